@@ -1,0 +1,1 @@
+"""Messages <-> tokens: the chat format, tool-call syntax, and the splice of replies already sampled."""

@@ -1,0 +1,100 @@
+"""The project's tool-call syntax inside a ChatML conversation.
+
+A call is `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` in the assistant's text, the syntax of
+the Hermes models, so that servers with a Hermes parser read it too. Tools are announced in the system
+message, one signature a line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from nightschool.types import Json
+
+CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedReply:
+    """An assistant's text taken apart. `valid` is False when a call was begun but cannot be read."""
+
+    content: str | None
+    calls: tuple[tuple[str, str], ...]  # (function name, arguments as JSON text)
+    valid: bool
+
+
+def announce(tools: tuple[Json, ...]) -> str:
+    """The lines that tell the model which tools exist and how to call one."""
+    lines = ["Tools:"]
+    for tool in tools:
+        function = tool["function"]
+        schema = function.get("parameters") or {}
+        required = set(schema.get("required", ()))
+        arguments = ", ".join(
+            f"{name}{'' if name in required else '?'}: {spec.get('type', 'any')}"
+            for name, spec in schema.get("properties", {}).items()
+        )
+        lines.append(f"{function['name']}({arguments}): {function.get('description', '')}".rstrip(": "))
+    lines.append('To call one: <tool_call>{"name": ..., "arguments": {...}}</tool_call>')
+    return "\n".join(lines)
+
+
+def write_calls(message: Json) -> str:
+    """The text an assistant message with `tool_calls` stands for."""
+    parts = [content_text(message.get("content"))]
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        arguments = function.get("arguments")
+        raw = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        parts.append(
+            f'<tool_call>{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {raw or "{}"}}}</tool_call>'
+        )
+    return "".join(parts)
+
+
+def parse_reply(text: str) -> ParsedReply:
+    """Split an assistant's text into content and calls; keeps the arguments' own spelling."""
+    calls: list[tuple[str, str]] = []
+    for match in CALL.finditer(text):
+        call = _read_call(match.group(1))
+        if call is None:
+            return ParsedReply(text, (), False)
+        calls.append(call)
+    content = CALL.sub("", text).strip()
+    if "<tool_call>" in content or "</tool_call>" in content:
+        return ParsedReply(text, (), False)
+    return ParsedReply(content or None if calls else content, tuple(calls), True)
+
+
+def _read_call(body: str) -> tuple[str, str] | None:
+    try:
+        call = json.loads(body)
+    except ValueError:
+        return None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return None
+    if not isinstance(call.get("arguments", {}), dict):
+        return None
+    return call["name"], _arguments_span(body) or "{}"
+
+
+def _arguments_span(body: str) -> str | None:
+    """The text of the `arguments` object as written, so that rendering it back is exact."""
+    match = re.search(r'"arguments"\s*:\s*', body)
+    if match is None:
+        return None
+    _, end = json.JSONDecoder().raw_decode(body, match.end())
+    return body[match.end() : end]
+
+
+def content_text(content: object) -> str:
+    """The text of a message's content: a string, a list of text parts, or nothing."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+    return json.dumps(content, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""The store: one SQLite file that holds everything Nightschool knows."""

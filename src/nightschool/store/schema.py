@@ -1,0 +1,338 @@
+"""The tables, as SQLAlchemy Core sees them. Migrations under `store/migrations` create them.
+
+Tenant is part of every key and every query. Blobs and messages are stored once, by hash. Token ids are
+little-endian int32, log-probabilities little-endian float32 (NaN where the engine gave none).
+"""
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.types import JSON
+
+metadata = MetaData()
+
+# Values of one installation: schema of the data, key of the split hash.
+meta = Table(
+    "meta",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("key", String, nullable=False),
+    Column("value", Text, nullable=False),
+    PrimaryKeyConstraint("tenant", "key"),
+)
+
+# Bytes by SHA-256.
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("hash", String, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("tenant", "hash"),
+)
+
+# A raw request or reply body: literal text and references to message blobs, in order.
+bodies = Table(
+    "bodies",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("hash", String, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("segments", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("tenant", "hash"),
+)
+
+# The message tree. `hash` covers tenant, parent and exact content; `match_hash` covers what survives a
+# client's re-serialization (role, text, tool calls), rolled from the root.
+messages = Table(
+    "messages",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("hash", String, nullable=False),
+    Column("parent_hash", String),
+    Column("depth", Integer, nullable=False),
+    Column("role", String, nullable=False),
+    Column("blob_hash", String, nullable=False),
+    Column("match_hash", String, nullable=False),
+    PrimaryKeyConstraint("tenant", "hash"),
+    Index("messages_parent", "tenant", "parent_hash"),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("principal", String, nullable=False),
+    Column("split", String, nullable=False),
+    Column("purpose", String, nullable=False),
+    Column("exam_id", String),
+    Column("external_key", String),
+    Column("preview", String, nullable=False),
+    Column("policy_version", String, nullable=False),
+    Column("num_exchanges", Integer, nullable=False),
+    Column("first_at", Float, nullable=False),
+    Column("last_at", Float, nullable=False),
+    PrimaryKeyConstraint("tenant", "id"),
+    Index("sessions_recent", "tenant", "agent", "last_at"),
+    Index("sessions_external", "tenant", "external_key"),
+    Index("sessions_exam", "tenant", "exam_id"),
+)
+
+exchanges = Table(
+    "exchanges",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("session_id", String, nullable=False),
+    Column("principal", String, nullable=False),
+    Column("split", String, nullable=False),
+    Column("purpose", String, nullable=False),
+    Column("exam_id", String),
+    Column("policy_version", String, nullable=False),
+    Column("dialect", String, nullable=False),
+    Column("streamed", Boolean, nullable=False),
+    Column("status", String, nullable=False),  # ok | error | aborted
+    Column("http_status", Integer),
+    Column("error", Text),
+    Column("started_at", Float, nullable=False),
+    Column("duration_ms", Float),
+    Column("first_byte_ms", Float),
+    Column("overhead_ms", Float),
+    Column("request_body", String, nullable=False),
+    Column("reply_body", String),
+    Column("tools_blob", String),
+    Column("prompt_message", String),
+    Column("reply_match_hash", String),
+    Column("parent_exchange_id", String),
+    Column("upstream_id", String),
+    Column("external_key", String),
+    # Prompt ids as a delta: the first `prompt_prefix_len` ids are those of the parent exchange
+    # (its prompt ids followed by the completion of its choice 0).
+    Column("prompt_prefix_len", Integer, nullable=False),
+    Column("prompt_ids", LargeBinary),
+    Column("num_prompt_tokens", Integer),
+    Column("num_sampled_tokens", Integer),
+    Column("fidelity", String, nullable=False),
+    Column("logprob_provenance", String, nullable=False),
+    Column("sampler", JSON, nullable=False),
+    Column("training_allowed", Boolean, nullable=False),
+    PrimaryKeyConstraint("tenant", "id"),
+    Index("exchanges_session", "tenant", "session_id", "started_at"),
+    Index("exchanges_match", "tenant", "reply_match_hash"),
+    Index("exchanges_upstream", "tenant", "upstream_id"),
+    Index("exchanges_external", "tenant", "external_key"),
+    Index("exchanges_recent", "tenant", "agent", "started_at"),
+)
+
+choices = Table(
+    "choices",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("exchange_id", String, nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("message_hash", String),
+    Column("finish_reason", String),
+    Column("completion_ids", LargeBinary),
+    Column("behavior_logprobs", LargeBinary),
+    PrimaryKeyConstraint("tenant", "exchange_id", "index"),
+)
+
+# Append-only. `state`: matched (target found) or parked (not yet).
+feedback = Table(
+    "feedback",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("idempotency_key", String, nullable=False),
+    Column("target_kind", String, nullable=False),
+    Column("target_id", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("exchange_id", String),
+    Column("session_id", String),
+    Column("name", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("value", JSON, nullable=False),
+    Column("source", String, nullable=False),
+    Column("author", String),
+    Column("confidence", Float),
+    Column("observed_at", Float, nullable=False),
+    Column("received_at", Float, nullable=False),
+    PrimaryKeyConstraint("tenant", "id"),
+    UniqueConstraint("tenant", "idempotency_key"),
+    Index("feedback_session", "tenant", "session_id"),
+    Index("feedback_parked", "tenant", "state", "target_id"),
+    Index("feedback_recent", "tenant", "received_at"),
+)
+
+datasets = Table(
+    "datasets",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("objective", String, nullable=False),
+    Column("as_of", Float, nullable=False),
+    Column("num_samples", Integer, nullable=False),
+    Column("summary", JSON, nullable=False),
+    Column("created_at", Float, nullable=False),
+    PrimaryKeyConstraint("tenant", "digest"),
+)
+
+# One line per exchange and run: trained, held or excluded, and why.
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("run_id", String, nullable=False),
+    Column("exchange_id", String, nullable=False),
+    Column("session_id", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("reward", Float),
+    Column("advantage", Float),
+    Column("weight", Float),
+    PrimaryKeyConstraint("tenant", "run_id", "exchange_id"),
+    Index("ledger_exchange", "tenant", "exchange_id"),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("objective", String, nullable=False),
+    Column("state", String, nullable=False),  # running | interrupted | failed | done
+    Column("dataset_digest", String),
+    Column("parent_digest", String),
+    Column("adapter_digest", String),
+    Column("config", JSON, nullable=False),
+    Column("summary", JSON, nullable=False),
+    Column("error", Text),
+    Column("started_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("finished_at", Float),
+    PrimaryKeyConstraint("tenant", "id"),
+    Index("runs_recent", "tenant", "agent", "started_at"),
+)
+
+run_metrics = Table(
+    "run_metrics",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("run_id", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("value", Float),
+    PrimaryKeyConstraint("tenant", "run_id", "name", "step"),
+)
+
+adapters = Table(
+    "adapters",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("parent_digest", String),
+    Column("run_id", String),
+    Column("manifest", JSON, nullable=False),
+    Column("created_at", Float, nullable=False),
+    PrimaryKeyConstraint("tenant", "digest"),
+)
+
+exams = Table(
+    "exams",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("candidate", String, nullable=False),
+    Column("incumbent", String, nullable=False),
+    Column("rule", JSON, nullable=False),
+    Column("state", String, nullable=False),  # open | closed
+    Column("opened_at", Float, nullable=False),
+    Column("closed_at", Float),
+    Column("verdict_id", String),
+    PrimaryKeyConstraint("tenant", "id"),
+)
+
+verdicts = Table(
+    "verdicts",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("exam_id", String),
+    Column("candidate", String, nullable=False),
+    Column("incumbent", String, nullable=False),
+    Column("decision", String, nullable=False),
+    Column("sentence", Text, nullable=False),
+    Column("report", JSON, nullable=False),
+    Column("created_at", Float, nullable=False),
+    PrimaryKeyConstraint("tenant", "id"),
+    Index("verdicts_candidate", "tenant", "candidate"),
+)
+
+# Moves of an alias, append-only. The newest row of an agent equals its alias row.
+releases = Table(
+    "releases",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("previous_digest", String),
+    Column("kind", String, nullable=False),  # first | promote | override | roll_back
+    Column("verdict_id", String),
+    Column("by", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at", Float, nullable=False),
+    PrimaryKeyConstraint("tenant", "id"),
+    Index("releases_agent", "tenant", "agent", "at"),
+)
+
+aliases = Table(
+    "aliases",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("release_id", String, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    PrimaryKeyConstraint("tenant", "agent"),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("idempotency_key", String, nullable=False),
+    Column("state", String, nullable=False),  # queued | running | done | failed
+    Column("payload", JSON, nullable=False),
+    Column("result", JSON),
+    Column("error", Text),
+    Column("attempts", Integer, nullable=False),
+    Column("owner", String),
+    Column("lease_until", Float),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    PrimaryKeyConstraint("tenant", "id"),
+    UniqueConstraint("tenant", "idempotency_key"),
+)
