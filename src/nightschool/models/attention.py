@@ -33,7 +33,9 @@ def grouped_attention(
     folded = query.reshape(batch, kv_heads, group * length, width)
     if attention_mask is not None and group > 1:
         # (B, 1, Q, S) -> (B, 1, group * Q, S): head-major order, as the reshape above
-        attention_mask = attention_mask.repeat(1, 1, group, 1) if length > 1 else attention_mask.expand(-1, -1, group, -1)
+        attention_mask = (
+            attention_mask.repeat(1, 1, group, 1) if length > 1 else attention_mask.expand(-1, -1, group, -1)
+        )
     out = nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scaling)
     return out.reshape(batch, heads, length, width).transpose(1, 2), None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +49,7 @@ def load_base(folder: Path, dtype: torch.dtype | None = None, device: str | None
     network = AutoModelForCausalLM.from_pretrained(
         folder, dtype=chosen, attn_implementation=attention.NAME, local_files_only=True, trust_remote_code=False
     )
-    network.eval().requires_grad_(False).to(place)
+    nn.Module.to(network.eval().requires_grad_(False), place)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     return BaseModel(folder.name, folder, network, Renderer(tokenizer), base_digest(folder), place, chosen)
 
@@ -72,10 +74,8 @@ def base_digest(folder: Path) -> str:
         total.update(path.name.encode() + b"\0")
         with path.open("rb") as handle:
             total.update(hashlib.file_digest(handle, "sha256").digest())
-    try:
+    with contextlib.suppress(OSError):  # a read-only model folder is fine: computed again next time
         cache.write_text(f"{total.hexdigest()}\n{stamp}")
-    except OSError:  # a read-only model folder is fine; the digest is computed again next time
-        pass
     return total.hexdigest()
 
 
@@ -87,12 +87,10 @@ def fast_dtype(device: torch.device) -> torch.dtype:
 
 
 def _product_s(dtype: torch.dtype) -> float:
-    import time
-
     a = torch.ones(256, 1024, dtype=dtype)
     b = torch.ones(1024, 1024, dtype=dtype)
-    a @ b
+    torch.matmul(a, b)
     started = time.perf_counter()
     for _ in range(10):
-        a @ b
+        torch.matmul(a, b)
     return time.perf_counter() - started

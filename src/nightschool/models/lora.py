@@ -195,7 +195,9 @@ def read_adapter(folder: Path) -> tuple[LoraConfig, dict[str, Tensor]]:
         tensors = load_file(folder / "adapter_model.safetensors")
     except (OSError, ValueError) as error:
         raise AdapterError(f"The adapter in {folder.name} cannot be read.", str(error), "nightschool doctor") from error
-    unsupported = [k for k in ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern") if peft.get(k)]
+    unsupported = [
+        k for k in ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern") if peft.get(k)
+    ]
     if peft.get("peft_type") != "LORA" or peft.get("bias", "none") != "none" or unsupported:
         raise AdapterError(
             f"The adapter in {folder.name} is not plain LoRA.",

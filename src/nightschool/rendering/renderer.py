@@ -13,29 +13,15 @@ from array import array
 from collections import OrderedDict
 from pathlib import Path
 
-import orjson
 from tokenizers import Tokenizer
 
 from nightschool.errors import InputError, MissingError
-from nightschool.rendering.toolcalls import announce, content_text, write_calls
+from nightschool.rendering.toolcalls import announce, write_calls
+from nightschool.store.matching import content_text, match_key
 from nightschool.types import Json
 
 START, END = "<|im_start|>", "<|im_end|>"
 ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
-
-
-def match_key(message: Json) -> bytes:
-    """What survives a client's re-serialization of a message: role, text, calls' names and arguments.
-
-    Two messages with the same key are the same message for session inference and the token splice;
-    ids of calls, nulls and unknown keys do not count.
-    """
-    calls = [
-        (call["function"].get("name"), call["function"].get("arguments"))
-        for call in message.get("tool_calls") or ()
-        if isinstance(call, dict) and isinstance(call.get("function"), dict)
-    ]
-    return orjson.dumps([message.get("role"), content_text(message.get("content")), calls])
 
 
 class Renderer:
@@ -55,7 +41,9 @@ class Renderer:
         path = Path(folder) / "tokenizer.json"
         if not path.exists():
             raise MissingError(
-                f"{folder} holds no tokenizer.json.", "It is not a model folder.", "nightschool models fetch smollm2-135m"
+                f"{folder} holds no tokenizer.json.",
+                "It is not a model folder.",
+                "nightschool models fetch smollm2-135m",
             )
         return cls(Tokenizer.from_file(str(path)))
 
@@ -105,7 +93,9 @@ class Renderer:
         token_id = self.tokenizer.token_to_id(token)
         if token_id is None:
             raise InputError(
-                f"The tokenizer has no {token} token.", "Only ChatML models are rendered here.", "nightschool models list"
+                f"The tokenizer has no {token} token.",
+                "Only ChatML models are rendered here.",
+                "nightschool models list",
             )
         return token_id
 

@@ -11,6 +11,7 @@ import json
 import re
 from dataclasses import dataclass
 
+from nightschool.store.matching import content_text
 from nightschool.types import Json
 
 CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
@@ -48,9 +49,8 @@ def write_calls(message: Json) -> str:
         function = call["function"]
         arguments = function.get("arguments")
         raw = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        parts.append(
-            f'<tool_call>{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {raw or "{}"}}}</tool_call>'
-        )
+        name = json.dumps(function["name"], ensure_ascii=False)
+        parts.append(f'<tool_call>{{"name": {name}, "arguments": {raw or "{}"}}}</tool_call>')
     return "".join(parts)
 
 
@@ -87,14 +87,3 @@ def _arguments_span(body: str) -> str | None:
         return None
     _, end = json.JSONDecoder().raw_decode(body, match.end())
     return body[match.end() : end]
-
-
-def content_text(content: object) -> str:
-    """The text of a message's content: a string, a list of text parts, or nothing."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
-    return json.dumps(content, ensure_ascii=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import event
 
 from nightschool.errors import StoreError
 from nightschool.store import schema
@@ -44,7 +45,7 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 5.0})
 
-        @sa.event.listens_for(engine, "connect")
+        @event.listens_for(engine, "connect")
         def pragmas(connection: Any, _record: object) -> None:
             connection.isolation_level = None  # SQLAlchemy's BEGIN below, not sqlite3's own
             cursor = connection.cursor()
@@ -53,7 +54,7 @@ class Store:
             cursor.execute("PRAGMA busy_timeout=5000")
             cursor.close()
 
-        @sa.event.listens_for(engine, "begin")
+        @event.listens_for(engine, "begin")
         def begin(connection: sa.Connection) -> None:
             connection.exec_driver_sql("BEGIN")
 

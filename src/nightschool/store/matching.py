@@ -1,0 +1,34 @@
+"""What makes two messages the same message after a client has re-serialized one of them."""
+
+from __future__ import annotations
+
+import json
+
+import orjson
+
+from nightschool.types import Json
+
+
+def content_text(content: object) -> str:
+    """The text of a message's content: a string, a list of text parts, or nothing."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+    return json.dumps(content, ensure_ascii=False)
+
+
+def match_key(message: Json) -> bytes:
+    """What survives a client's re-serialization of a message: role, text, calls' names and arguments.
+
+    Two messages with the same key are the same message for session inference and the token splice;
+    ids of calls, nulls and unknown keys do not count.
+    """
+    calls = [
+        (call["function"].get("name"), call["function"].get("arguments"))
+        for call in message.get("tool_calls") or ()
+        if isinstance(call, dict) and isinstance(call.get("function"), dict)
+    ]
+    return orjson.dumps([message.get("role"), content_text(message.get("content")), calls])
