@@ -112,7 +112,7 @@ class Choice:
     message: Json
     finish_reason: str | None
     completion_ids: tuple[int, ...] | None = None
-    behavior_logprobs: tuple[float, ...] | None = None
+    behavior_logprobs: tuple[float | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
