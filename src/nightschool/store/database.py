@@ -15,6 +15,7 @@ from sqlalchemy import event
 
 from nightschool.errors import StoreError
 from nightschool.store import schema
+from nightschool.store.splits import make_split_key
 
 Write = Callable[[sa.Connection], Any]
 
@@ -59,7 +60,9 @@ class Store:
             connection.exec_driver_sql("BEGIN")
 
         schema.metadata.create_all(engine)
-        return cls(engine, tenant)
+        store = cls(engine, tenant)
+        store.write(lambda connection: make_split_key(connection, tenant))
+        return store
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:

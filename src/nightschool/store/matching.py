@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import orjson
-
 from nightschool.types import Json
 
 
@@ -16,7 +14,8 @@ def content_text(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+        texts = (part.get("text") for part in content if isinstance(part, dict))
+        return "".join(text for text in texts if isinstance(text, str))
     return json.dumps(content, ensure_ascii=False)
 
 
@@ -26,9 +25,11 @@ def match_key(message: Json) -> bytes:
     Two messages with the same key are the same message for session inference and the token splice;
     ids of calls, nulls and unknown keys do not count.
     """
+    made = message.get("tool_calls")
     calls = [
         (call["function"].get("name"), call["function"].get("arguments"))
-        for call in message.get("tool_calls") or ()
+        for call in (made if isinstance(made, list) else ())
         if isinstance(call, dict) and isinstance(call.get("function"), dict)
     ]
-    return orjson.dumps([message.get("role"), content_text(message.get("content")), calls])
+    # not orjson: it refuses lone surrogates, and a client's strangest message must still be stored
+    return json.dumps([message.get("role"), content_text(message.get("content")), calls]).encode()

@@ -132,7 +132,7 @@ exchanges = Table(
     Column("training_allowed", Boolean, nullable=False),
     PrimaryKeyConstraint("tenant", "id"),
     Index("exchanges_session", "tenant", "session_id", "started_at"),
-    Index("exchanges_match", "tenant", "reply_match_hash"),
+    Index("exchanges_match", "tenant", "reply_match_hash", "started_at"),
     Index("exchanges_upstream", "tenant", "upstream_id"),
     Index("exchanges_external", "tenant", "external_key"),
     Index("exchanges_recent", "tenant", "agent", "started_at"),

@@ -1,0 +1,162 @@
+"""Which session an exchange belongs to, which exchange it continues, and for whom it counts.
+
+A session named by its client is that session, whatever the messages say. Otherwise an exchange joins the
+session of the exchange whose reply it carries in its history: the longest prefix of its messages that is
+some exchange's request and reply (by rolling match hash). Exams never mix with service, nor one exam's
+candidate with its incumbent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from nightschool.store.blobs import in_parts
+from nightschool.store.ids import new_id
+from nightschool.store.matching import content_text
+from nightschool.store.records import Caller, Record
+from nightschool.store.schema import exchanges, sessions
+from nightschool.store.splits import split_key, split_of
+from nightschool.store.tree import Node
+from nightschool.types import Json, Purpose, Split
+
+PREVIEW_CHARS = 200
+NUM_CANDIDATES = 32  # exchanges with one and the same history that are weighed against each other
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an exchange goes. `is_new` when its session has no row yet."""
+
+    session_id: str
+    principal: str
+    split: Split
+    is_new: bool
+    parent_exchange_id: str | None = None
+
+
+def find_session(conn: sa.Connection, tenant: str, key: str) -> str | None:
+    """The session known by `key`: its own id, or the name its client gave it (the newest)."""
+    named = sa.or_(sessions.c.id == key, sessions.c.external_key == key)
+    query = sa.select(sessions.c.id).where(sessions.c.tenant == tenant, named)
+    return conn.scalar(query.order_by(sessions.c.last_at.desc()).limit(1))
+
+
+def place_exchange(conn: sa.Connection, tenant: str, record: Record, nodes: Sequence[Node]) -> Place:
+    """Find or make the place of an exchange whose request is `nodes`. Writes nothing."""
+    caller = record.caller
+    user = well_formed(caller.header_user or caller.body_user)
+    session_id: str | None = None
+    if caller.session:
+        named = sa.or_(sessions.c.id == caller.session, sessions.c.external_key == caller.session)
+        query = sa.select(sessions.c.id).where(_one_world(tenant, record, sessions), named)
+        session_id = conn.scalar(query.order_by(sessions.c.last_at.desc()).limit(1))
+        if session_id is None:
+            return _new_place(conn, tenant, caller, user)
+    same = [] if session_id is None else [exchanges.c.session_id == session_id]
+    if user and session_id is None:
+        same.append(exchanges.c.principal == user)
+    parent = _parent(conn, sa.and_(_one_world(tenant, record, exchanges), *same), nodes)
+    if parent is not None:
+        session_id = parent.session_id
+    if session_id is None:
+        return _new_place(conn, tenant, caller, user)
+    columns = (sessions.c.principal, sessions.c.split)
+    row = conn.execute(sa.select(*columns).where(sessions.c.tenant == tenant, sessions.c.id == session_id)).one()
+    return Place(session_id, row.principal, Split(row.split), False, parent.id if parent is not None else None)
+
+
+def touch_session(conn: sa.Connection, tenant: str, place: Place, record: Record) -> None:
+    """Make the session's row, or count one more exchange in it."""
+    caller, at = record.caller, record.timing.started_at
+    if not place.is_new:
+        counted = {
+            "num_exchanges": sessions.c.num_exchanges + 1,
+            "first_at": sa.case((sessions.c.first_at > at, at), else_=sessions.c.first_at),
+            "last_at": sa.case((sessions.c.last_at < at, at), else_=sessions.c.last_at),
+        }
+        same = (sessions.c.tenant == tenant, sessions.c.id == place.session_id)
+        conn.execute(sa.update(sessions).where(*same).values(counted))
+        return
+    row = {
+        "tenant": tenant,
+        "id": place.session_id,
+        "agent": caller.agent,
+        "principal": place.principal,
+        "split": place.split.value,
+        "purpose": caller.purpose.value,
+        "exam_id": caller.exam_id,
+        "external_key": caller.session,
+        "preview": _preview(record.messages),
+        "policy_version": record.policy_version,
+        "num_exchanges": 1,
+        "first_at": at,
+        "last_at": at,
+    }
+    conn.execute(sa.insert(sessions), row)
+
+
+def well_formed(text: str | None) -> str | None:
+    """Text that a database accepts: a lone surrogate, which JSON can spell, becomes a question mark."""
+    return text if text is None else text.encode("utf-8", "replace").decode()
+
+
+def _new_place(conn: sa.Connection, tenant: str, caller: Caller, user: str | None) -> Place:
+    session_id = new_id()
+    principal = user or session_id
+    exam = caller.purpose == Purpose.EXAM
+    split = Split.GATE if exam else split_of(split_key(conn, tenant), principal)
+    return Place(session_id, principal, split, True)
+
+
+def _one_world(tenant: str, record: Record, table: sa.Table) -> sa.ColumnElement[bool]:
+    """Rows an exchange may share a session with. An exam compares versions, so it keeps them apart."""
+    caller = record.caller
+    rules = [
+        table.c.tenant == tenant,
+        table.c.agent == caller.agent,
+        table.c.purpose == caller.purpose.value,
+        table.c.exam_id == caller.exam_id,
+    ]
+    if caller.purpose == Purpose.EXAM:
+        rules.append(table.c.policy_version == record.policy_version)
+    return sa.and_(*rules)
+
+
+def _parent(conn: sa.Connection, world: sa.ColumnElement[bool], nodes: Sequence[Node]) -> sa.Row | None:
+    """The exchange whose reply ends the longest prefix of `nodes`.
+
+    Where several have the same history, one that nobody has continued yet comes first, then the newest.
+    """
+    replies = [node.match_hash for node in reversed(nodes) if node.role == "assistant"]
+    if not replies:
+        return None
+    longest = _longest(conn, world, replies[:1]) or _longest(conn, world, replies[1:])
+    if longest is None:
+        return None
+    columns = (exchanges.c.id, exchanges.c.session_id, exchanges.c.started_at, sessions.c.last_at)
+    both = sa.and_(sessions.c.tenant == exchanges.c.tenant, sessions.c.id == exchanges.c.session_id)
+    query = sa.select(*columns).join(sessions, both).where(world, exchanges.c.reply_match_hash == longest)
+    found = conn.execute(query.order_by(exchanges.c.started_at.desc()).limit(NUM_CANDIDATES)).all()
+    return next((row for row in found if row.started_at >= row.last_at), found[0])
+
+
+def _longest(conn: sa.Connection, world: sa.ColumnElement[bool], replies: Sequence[str]) -> str | None:
+    """The first of `replies` that some exchange gave."""
+    given = exchanges.c.reply_match_hash
+    for some in in_parts(replies):
+        if len(some) == 1:
+            found = set(conn.scalars(sa.select(given).where(world, given == some[0]).limit(1)))
+        else:
+            found = set(conn.scalars(sa.select(given).where(world, given.in_(some)).distinct()))
+        for reply in some:
+            if reply in found:
+                return reply
+    return None
+
+
+def _preview(messages: Sequence[Json]) -> str:
+    texts = (content_text(m.get("content")) for m in messages if m.get("role") == "user")
+    return well_formed(next(texts, "")[:PREVIEW_CHARS]) or ""

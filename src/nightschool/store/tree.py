@@ -1,0 +1,139 @@
+"""The message tree: each message once, under a hash of tenant, parent and exact content (law 4)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from nightschool.errors import StoreError
+from nightschool.store.blobs import get_blobs, put_blobs, stored
+from nightschool.store.matching import match_key
+from nightschool.store.schema import messages as table
+from nightschool.types import Json
+
+_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A message at its place in the tree; `content` is its canonical JSON."""
+
+    hash: str
+    parent_hash: str | None
+    depth: int
+    match_hash: str
+    role: str
+    content: bytes
+
+
+def canonical(value: object) -> bytes:
+    """JSON with sorted keys and no spaces. A key that is null, absent or empty stays three things."""
+    return _encoder.encode(value).encode()
+
+
+def rolling_match(previous: str | None, message: Json) -> str:
+    """The match hash of a branch that ends in `message`, from the one before it.
+
+    Two branches with equal match hashes are the same conversation to a client that re-serializes.
+    """
+    return hashlib.sha256((previous or "").encode() + match_key(message)).hexdigest()
+
+
+def grow(tenant: str, messages: Sequence[Json], parent: Node | None = None) -> list[Node]:
+    """The nodes of `messages` below `parent`, root first. Touches no database."""
+    nodes: list[Node] = []
+    for message in messages:
+        content = canonical(message)
+        role = message.get("role")
+        above = (parent.hash if parent else "root").encode()
+        parent = Node(
+            hash=hashlib.sha256(b"\0".join([tenant.encode(), above, content])).hexdigest(),
+            parent_hash=parent.hash if parent else None,
+            depth=parent.depth + 1 if parent else 0,
+            match_hash=rolling_match(parent.match_hash if parent else None, message),
+            role=role if isinstance(role, str) else "",
+            content=content,
+        )
+        nodes.append(parent)
+    return nodes
+
+
+def put_nodes(conn: sa.Connection, tenant: str, nodes: Sequence[Node], spellings: Sequence[bytes] = ()) -> None:
+    """Store the nodes that are not stored yet.
+
+    `spellings` are the messages' bytes in a request body, parallel to `nodes`; where one reads as the
+    node's content its blob is kept, so that the body's reference and the tree share it.
+    """
+    known = stored(conn, table.c.hash, tenant, [node.hash for node in nodes])
+    raws = spellings if len(spellings) == len(nodes) else [node.content for node in nodes]
+    new = {node.hash: (node, raw) for node, raw in zip(nodes, raws, strict=True) if node.hash not in known}
+    if not new:
+        return
+    datas = [raw if _reads_as(raw, node.content) else node.content for node, raw in new.values()]
+    hashes = put_blobs(conn, tenant, datas)
+    rows = [
+        {
+            "tenant": tenant,
+            "hash": node.hash,
+            "parent_hash": node.parent_hash,
+            "depth": node.depth,
+            "role": node.role,
+            "blob_hash": blob_hash,
+            "match_hash": node.match_hash,
+        }
+        for (node, _), blob_hash in zip(new.values(), hashes, strict=True)
+    ]
+    conn.execute(sa.insert(table), rows)
+
+
+def put_messages(conn: sa.Connection, tenant: str, messages: Sequence[Json], parent_hash: str | None = None) -> str:
+    """Store `messages` below `parent_hash` (`None`: from the root); the hash of the last.
+
+    Raises:
+        ValueError: there are no messages.
+        StoreError: the parent is not stored.
+    """
+    parent = None if parent_hash is None else _node(conn, tenant, parent_hash)
+    nodes = grow(tenant, messages, parent)
+    if not nodes:
+        raise ValueError("a branch has at least one message")
+    put_nodes(conn, tenant, nodes)
+    return nodes[-1].hash
+
+
+def load_branch(conn: sa.Connection, tenant: str, leaf_hash: str) -> tuple[Json, ...]:
+    """The messages from the root to `leaf_hash`. Raises StoreError when it is not stored."""
+    leaf = sa.select(table.c.parent_hash, table.c.depth, table.c.blob_hash)
+    branch = leaf.where(table.c.tenant == tenant, table.c.hash == leaf_hash).cte("branch", recursive=True)
+    above = leaf.where(table.c.tenant == tenant, table.c.hash == branch.c.parent_hash)
+    branch = branch.union_all(above)
+    hashes = list(conn.scalars(sa.select(branch.c.blob_hash).order_by(branch.c.depth)))
+    if not hashes:
+        raise _unknown(leaf_hash)
+    blobs = get_blobs(conn, tenant, hashes)
+    return tuple(json.loads(blobs[h]) for h in hashes)
+
+
+def _node(conn: sa.Connection, tenant: str, node_hash: str) -> Node:
+    columns = (table.c.hash, table.c.parent_hash, table.c.depth, table.c.match_hash, table.c.role)
+    row = conn.execute(sa.select(*columns).where(table.c.tenant == tenant, table.c.hash == node_hash)).first()
+    if row is None:
+        raise _unknown(node_hash)
+    return Node(*row, content=b"")
+
+
+def _reads_as(raw: bytes, content: bytes) -> bool:
+    if raw is content:
+        return True
+    try:
+        return canonical(json.loads(raw)) == content
+    except (ValueError, RecursionError):
+        return False
+
+
+def _unknown(node_hash: str) -> StoreError:
+    return StoreError(f"Message {node_hash[:12]} is not in the store.", "", "nightschool doctor")
