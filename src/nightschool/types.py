@@ -82,7 +82,10 @@ class Reading(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """The distribution an engine drew from. `full_support` is False when it cut tokens off."""
+    """The distribution an engine drew from. `full_support` is False when it cut tokens off or bent it.
+
+    `constraints` names the other request fields that shaped it (a grammar, a bias, ...), comma-separated.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -91,6 +94,7 @@ class Sampler:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
+    constraints: str | None = None
 
     @property
     def full_support(self) -> bool:
@@ -101,6 +105,7 @@ class Sampler:
             and not self.min_p
             and not self.presence_penalty
             and not self.frequency_penalty
+            and not self.constraints
         )
 
 

@@ -1,0 +1,1 @@
+"""Who may do what: tokens, roles, and the checks that keep browsers of other sites out."""

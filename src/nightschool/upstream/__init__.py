@@ -1,0 +1,1 @@
+"""The client of any engine: embedded, vLLM, or another OpenAI-compatible server."""
