@@ -1,0 +1,1 @@
+"""Long work as rows: leased by one worker at a time, retried when the worker dies."""
