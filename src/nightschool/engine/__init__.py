@@ -1,0 +1,1 @@
+"""The embedded engine: an HTTP server that speaks the engine contract, on CPU or one GPU."""

@@ -1,0 +1,98 @@
+"""`python -m nightschool.engine --model FOLDER --port N`: serve one base model and its adapters."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from nightschool.access.tokens import is_loopback
+from nightschool.errors import ConfigError, NightschoolError, RefusedError
+
+KEY_VARIABLE = "NIGHTSCHOOL_ENGINE_KEY"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    asked = _parser().parse_args(arguments)
+    try:
+        key = os.environ.get(KEY_VARIABLE) or None
+        if not is_loopback(asked.host) and key is None:
+            raise RefusedError(
+                f"The engine does not listen on {asked.host}.",
+                "Others could reach it, and no key is set.",
+                f"Set {KEY_VARIABLE}, or listen on 127.0.0.1.",
+            )
+        _serve(asked, key)
+    except NightschoolError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m nightschool.engine", description=__doc__)
+    parser.add_argument("--model", required=True, help="a model folder, a fetched name or a hub id")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8701, help="0 takes a free one; the ready line names it")
+    parser.add_argument("--adapters", type=Path, help="the only folder adapters are loaded from")
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1; by default the GPU if there is one")
+    parser.add_argument("--max-batch", type=int, default=32, help="sequences decoded together")
+    parser.add_argument("--capacity", type=int, default=4096, help="longest sequence, prompt and reply together")
+    parser.add_argument("--kept-mb", type=int, default=512, help="memory for prefixes of finished sequences")
+    return parser
+
+
+def _serve(asked: argparse.Namespace, key: str | None) -> None:
+    import torch
+    import uvicorn
+
+    from nightschool.engine.server import build_app
+    from nightschool.engine.service import Engine, Settings
+    from nightschool.models.base import load_base
+    from nightschool.models.fetch import find_model
+
+    listening = _bind(asked.host, asked.port)
+    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    base = load_base(
+        find_model(asked.model), None if asked.dtype == "auto" else getattr(torch, asked.dtype), asked.device
+    )
+    engine = Engine(base, Settings(asked.adapters, key, asked.max_batch, asked.capacity, asked.kept_mb << 20))
+    url = f"http://{asked.host}:{listening.getsockname()[1]}"
+    ready = (
+        f"engine ready url={url} model={base.name} device={base.device} dtype={engine.health()['dtype']}"
+        f" capacity={engine.capacity} max_batch={asked.max_batch}"
+    )
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            print(ready, flush=True)
+
+    config = uvicorn.Config(
+        build_app(engine, (asked.host,)), log_level="warning", timeout_graceful_shutdown=3, backlog=512
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after its shutdown
+    Server(config).run(sockets=[listening])
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Take the port before the model is loaded, so that a taken one is told at once."""
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        raise ConfigError(
+            f"The engine cannot listen on {host}:{port}.", str(error), "Choose another --port; 0 takes a free one."
+        ) from error
+    return listening
+
+
+if __name__ == "__main__":
+    sys.exit(main())

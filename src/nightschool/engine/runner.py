@@ -1,0 +1,115 @@
+"""The network as the scheduler sees it: fill rows, score rows, decode one token per row."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nightschool.engine.cache import RowCache
+from nightschool.engine.sampling import Sampling
+from nightschool.models.attention import additive
+from nightschool.models.base import BaseModel
+from nightschool.models.lora import LoraModel
+
+FILL_TOKENS = 2048  # per forward: bounds the memory of activations and masks
+SCORE_TOKENS = 512  # logits of every position are kept: 512 x 49,152 float32 are 100 MB
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One running sequence. The cache holds the first `computed` of `ids`; the last is never among them."""
+
+    adapter: str
+    ids: list[int]
+    num_prompt: int
+    sampling: Sampling
+    slot: int = -1
+    computed: int = 0
+    prompt_scores: list[Tensor] = field(default_factory=list)
+
+    @property
+    def missing(self) -> int:
+        return len(self.ids) - 1 - self.computed
+
+
+class Runner:
+    """Runs forwards over cache rows. `forwards` counts them, `num_tokens` the tokens sent through."""
+
+    def __init__(self, base: BaseModel, max_rows: int, capacity: int) -> None:
+        self.base = base
+        self.lora = LoraModel(base.network)
+        self.cache = RowCache(base.network.config, max_rows, capacity, base.dtype, base.device)
+        self.num_tokens = 0
+        self.forwards = 0
+        names = inspect.signature(base.network.forward).parameters
+        self._cache_name = "cache" if "cache" in names else "past_key_values"
+
+    def fill(self, rows: list[Row]) -> None:
+        """Compute all but the last id of rows that lie in adjacent slots, without logits."""
+        while any(row.missing for row in rows):
+            most = max(1, FILL_TOKENS // len(rows))
+            self._forward(self.base.network.base_model, rows, [min(row.missing, most) for row in rows])
+
+    def score(self, rows: list[Row]) -> None:
+        """Like `fill`, and keep the log-probabilities of the ids after the first."""
+        while any(row.missing for row in rows):
+            most = max(1, SCORE_TOKENS // len(rows))
+            starts, counts = [row.computed for row in rows], [min(row.missing, most) for row in rows]
+            logits = self._forward(self.base.network, rows, counts).logits.float()
+            for line, (row, start, count) in enumerate(zip(rows, starts, counts, strict=True)):
+                following = torch.tensor(row.ids[start + 1 : start + 1 + count], device=logits.device)
+                part = logits[line, :count]
+                row.prompt_scores.append(part.gather(1, following[:, None])[:, 0] - part.logsumexp(-1))
+
+    def decode(self, rows: list[Row]) -> Tensor:
+        """The logits (R, V) that follow the last id of each row; rows lie in slots 0..R-1 in order."""
+        return self._forward(self.base.network, rows, [1] * len(rows)).logits[:, -1]
+
+    def _forward(self, network: Any, rows: list[Row], num_ids: list[int]) -> Any:
+        """One forward over the next `num_ids[i]` uncomputed ids of each row, padded to the longest.
+
+        Padding repeats a row's last position; its keys go to the cache's spare slot.
+        """
+        device = self.base.device
+        starts, counts = np.array([row.computed for row in rows]), np.array(num_ids)
+        length = max(num_ids)
+        steps = np.arange(length)
+        real = steps < counts[:, None]
+        positions = starts[:, None] + np.minimum(steps, counts[:, None] - 1).clip(0)
+        seen = int((starts + counts).max())
+        ids = np.zeros((len(rows), length), np.int64)
+        for line, row in enumerate(rows):
+            ids[line, : counts[line]] = row.ids[row.computed : row.computed + counts[line]]
+        where = torch.from_numpy(positions).to(device)
+        writes = torch.from_numpy(np.where(real, positions, self.cache.capacity)).to(device)
+        look = torch.arange(seen, device=device) <= where[:, None, :, None]
+        self.cache.aim(slice(rows[0].slot, rows[0].slot + len(rows)), writes, seen)
+        self.lora.routing.spans = spans(rows)
+        output = network(
+            input_ids=torch.from_numpy(ids).to(device),
+            attention_mask=additive(look, self.base.dtype),
+            position_ids=where,
+            use_cache=True,
+            **{self._cache_name: self.cache},
+        )
+        for row, count in zip(rows, num_ids, strict=True):
+            row.computed += count
+        self.num_tokens += sum(num_ids)
+        self.forwards += 1
+        return output
+
+
+def spans(rows: list[Row]) -> list[tuple[str, int, int]]:
+    """Runs of neighbors with one adapter; the base ("") needs none."""
+    found: list[tuple[str, int, int]] = []
+    for line, row in enumerate(rows):
+        if found and found[-1][0] == row.adapter:
+            found[-1] = (row.adapter, found[-1][1], line + 1)
+        else:
+            found.append((row.adapter, line, line + 1))
+    return [span for span in found if span[0]]
