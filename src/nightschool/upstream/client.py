@@ -43,11 +43,10 @@ class Answer:
         except (aiohttp.ClientError, OSError) as error:
             raise _cut(error) from error
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises: UpstreamError when the engine goes away before its end."""
+    async def some(self) -> bytes:
+        """The next bytes as they arrive, empty at the end. Raises: UpstreamError as `read` does."""
         try:
-            async for chunk in self._response.content.iter_any():
-                yield chunk
+            return await self._response.content.readany()
         except (aiohttp.ClientError, OSError) as error:
             raise _cut(error) from error
 

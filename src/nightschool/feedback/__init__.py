@@ -1,0 +1,1 @@
+"""Outside judgements: numbers, thumbs, texts, corrections and outcomes that find their exchange."""

@@ -1,0 +1,1 @@
+"""The recording proxy: it forwards bytes, and parses a copy."""

@@ -1,0 +1,152 @@
+"""Which policy serves a name: the alias table and the open exams, read at most every fifth of a second."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from nightschool.access.tokens import Role
+from nightschool.errors import StoreError
+from nightschool.gateway.replies import refuse
+from nightschool.releases.aliases import BASE
+from nightschool.store import schema
+from nightschool.store.database import Store
+from nightschool.types import Purpose
+
+MAX_AGE_S = 0.2
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a request goes: the agent asked for, the policy that answers, and why it is asked."""
+
+    agent: str
+    policy: str
+    purpose: Purpose = Purpose.SERVE
+    exam_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exam:
+    """An open exam: its agent and the two policies it compares."""
+
+    agent: str
+    policies: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The tables as they were at `read_at` (monotonic seconds)."""
+
+    read_at: float
+    aliases: dict[str, str]
+    exams: dict[str, Exam]
+
+
+class AliasTable:
+    """Resolves names. When the store cannot be read, the last known table goes on serving (law 14)."""
+
+    def __init__(self, store: Store, agent: str) -> None:
+        self._store = store
+        self._agent = agent
+        self._snapshot: Snapshot | None = None
+        self._reading: asyncio.Future[Snapshot] | None = None
+
+    async def names(self) -> list[str]:
+        """The names a client may ask for."""
+        snapshot = await self._fresh()
+        return sorted({*snapshot.aliases, self._agent})
+
+    async def resolve(self, model: str, role: Role | None, exam_id: str | None) -> Route:
+        """The route of a request for `model`. Raises: RequestRefused, also when an exam does not allow it."""
+        snapshot = await self._fresh()
+        route = self._serve(snapshot, model) if exam_id is None else self._examine(snapshot, model, role, exam_id)
+        if route is None:  # perhaps younger than the snapshot
+            snapshot = await self._fresh(max_age_s=0.0)
+            route = self._serve(snapshot, model) if exam_id is None else self._examine(snapshot, model, role, exam_id)
+        if route is not None:
+            return route
+        if exam_id is not None:
+            raise refuse(
+                403,
+                "exam_refused",
+                f"{model} was not asked.",
+                f"No open exam {exam_id} compares that version of that agent.",
+                "Open one with `nightschool gate`, and ask for agent@digest with its id.",
+            )
+        names = ", ".join(sorted({*snapshot.aliases, self._agent}))
+        raise refuse(
+            404,
+            "model_not_found",
+            f"No agent is called {model[:200]}.",
+            f"The agents are: {names}.",
+            "Put one of them into `model`, or set `agent` in nightschool.toml.",
+        )
+
+    def _serve(self, snapshot: Snapshot, model: str) -> Route | None:
+        digest = snapshot.aliases.get(model)
+        if digest is None and model == self._agent:
+            digest = BASE
+        return None if digest is None else Route(model, digest)
+
+    def _examine(self, snapshot: Snapshot, model: str, role: Role | None, exam_id: str) -> Route | None:
+        if role != Role.ADMIN:
+            raise refuse(
+                403,
+                "exam_refused",
+                "The exam was not entered.",
+                "An exam addresses versions that are not released.",
+                "Send the admin token (the file `token` in the state folder) as the API key.",
+            )
+        agent, _, digest = model.rpartition("@")
+        exam = snapshot.exams.get(exam_id)
+        if exam is None or exam.agent != agent or digest not in exam.policies:
+            return None
+        return Route(agent, digest, Purpose.EXAM, exam_id)
+
+    async def _fresh(self, max_age_s: float = MAX_AGE_S) -> Snapshot:
+        """The snapshot, read again when it is older than `max_age_s`; one read serves all who wait."""
+        wanted_from = time.monotonic() - max_age_s
+        while self._snapshot is None or self._snapshot.read_at < wanted_from:
+            if self._reading is None:
+                self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
+                self._reading.add_done_callback(self._settle)
+            try:
+                await asyncio.shield(self._reading)
+            except SQLAlchemyError as error:
+                if self._snapshot is None:
+                    raise StoreError(
+                        "No agent can be looked up.", "The store cannot be read.", "nightschool doctor"
+                    ) from error
+                return self._snapshot
+        return self._snapshot
+
+    def _settle(self, reading: asyncio.Future[Snapshot]) -> None:
+        self._reading = None
+        if reading.cancelled():
+            return
+        error = reading.exception()
+        if error is None:
+            self._snapshot = reading.result()
+        else:
+            log.warning("The alias table could not be read (%s); the last one goes on serving.", type(error).__name__)
+
+    def _read(self) -> Snapshot:
+        read_at = time.monotonic()
+        aliases, exams, tenant = schema.aliases.c, schema.exams.c, self._store.tenant
+        with self._store.read() as conn:
+            rows = conn.execute(sa.select(aliases.agent, aliases.digest).where(aliases.tenant == tenant)).all()
+            columns = (exams.id, exams.agent, exams.candidate, exams.incumbent)
+            opened = conn.execute(sa.select(*columns).where(exams.tenant == tenant, exams.state == "open")).all()
+        return Snapshot(
+            read_at,
+            {row.agent: row.digest for row in rows},
+            {row.id: Exam(row.agent, frozenset({row.candidate, row.incumbent})) for row in opened},
+        )

@@ -1,0 +1,84 @@
+"""The gateway as one ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from nightschool.access.middleware import SameSiteOnly
+from nightschool.errors import NightschoolError
+from nightschool.gateway.aliases import AliasTable
+from nightschool.gateway.chat import ChatCompletions
+from nightschool.gateway.feedback_routes import FeedbackRoutes
+from nightschool.gateway.incoming import require_use
+from nightschool.gateway.recorder import Recorder
+from nightschool.gateway.replies import as_refusal, error_object
+from nightschool.gateway.settings import GatewaySettings
+from nightschool.store.database import Store
+from nightschool.upstream.client import EngineClient
+
+
+def build_app(
+    store: Store, engine_client: EngineClient, settings: GatewaySettings, routes: Sequence[BaseRoute] = ()
+) -> Starlette:
+    """The gateway in front of one engine. `routes` come after its own, behind the same Host and Origin checks.
+
+    When the application stops it stores what waits and closes `engine_client`; the store stays open. Later
+    routes find `settings.access` as `app.state.access`, and the recorder as `app.state.recorder`.
+    """
+    recorder = Recorder(store, settings.max_queue_bytes)
+    aliases = AliasTable(store, settings.agent)
+    chat = ChatCompletions(engine_client, aliases, recorder, settings)
+    feedback = FeedbackRoutes(store, settings.access)
+
+    async def health(_request: Request) -> Response:
+        reachable = await engine_client.health()
+        recording = recorder.counts()
+        healthy = reachable and not recording["lost"]
+        return JSONResponse(
+            {
+                "status": "ok" if healthy else "degraded",
+                "engine": "reachable" if reachable else "unreachable",
+                "recording": recording,
+                "refused": dict(chat.refused),
+            }
+        )
+
+    async def models(request: Request) -> Response:
+        try:
+            require_use(request.scope, settings.access)
+            names = await aliases.names()
+        except NightschoolError as error:
+            refusal = as_refusal(error)
+            return JSONResponse(error_object(refusal), refusal.status)
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "nightschool"} for name in names]
+        return JSONResponse({"object": "list", "data": data})
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(recorder.close)
+        await engine_client.close()
+
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/feedback", feedback.post, methods=["POST"]),
+            Route("/v1/feedback", feedback.get, methods=["GET"]),
+            Route("/v1/models", models),
+            Route("/health", health),
+            *routes,
+        ],
+        middleware=[Middleware(SameSiteOnly, allowed=settings.allowed_hosts)],
+        lifespan=lifespan,
+    )
+    app.state.access = settings.access
+    app.state.recorder = recorder
+    return app

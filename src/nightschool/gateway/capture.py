@@ -1,0 +1,149 @@
+"""What the gateway saw of one exchange, and the record that is derived from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nightschool.gateway.dialects.chat_parse import ParsedReply, error_text, load_json, parse_plain, parse_stream
+from nightschool.gateway.dialects.chat_request import resolve_sampler
+from nightschool.store.records import Caller, Record, Timing
+from nightschool.types import Fidelity, Json, LogprobProvenance
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """The time of one exchange, and the part of it that passed waiting for the engine. Units: seconds."""
+
+    started_at: float = field(default_factory=time.time)
+    start: float = field(default_factory=time.perf_counter)
+    waited: float = 0.0
+    first_byte: float | None = None
+    overhead: float | None = None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The block's time is the engine's, not ours."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.waited += time.perf_counter() - begun
+
+    def mark_first_byte(self) -> float:
+        """The first byte is about to be sent; returns the overhead up to here in milliseconds."""
+        self.first_byte = time.perf_counter() - self.start
+        self.overhead = self.first_byte - self.waited
+        return self.overhead * 1000
+
+    def timing(self) -> Timing:
+        """Everything in milliseconds; the duration runs until now."""
+        return Timing(
+            started_at=self.started_at,
+            duration_ms=(time.perf_counter() - self.start) * 1000,
+            first_byte_ms=None if self.first_byte is None else self.first_byte * 1000,
+            overhead_ms=None if self.overhead is None else self.overhead * 1000,
+        )
+
+
+@dataclass(slots=True)
+class Capture:
+    """One exchange while it runs: the bytes of both sides as they pass. Nothing is derived here.
+
+    `reply` holds what the engine sent, `is_stream` whether as server-sent events. `asked_for_tokens` says that
+    the engine was to give ids and log-probabilities. `failure` is what the gateway itself saw go wrong.
+    """
+
+    id: str
+    caller: Caller
+    request_body: bytes
+    fields: Json
+    watch: Stopwatch
+    asked_for_tokens: bool
+    policy: str
+    http_status: int | None = None
+    is_stream: bool = False
+    reply: list[bytes] = field(default_factory=list)
+    status: str = "ok"
+    failure: str | None = None
+    timing: Timing | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.request_body) + sum(map(len, self.reply))
+
+
+def derive_record(capture: Capture) -> Record:
+    """The store's record of a capture. What is not complete is kept, and never trains (law 14)."""
+    raw = b"".join(capture.reply)
+    status, error = capture.status, capture.failure
+    parsed = ParsedReply()
+    if capture.http_status is not None and capture.http_status >= 400:
+        status, error = "error", error or _error_of(raw)
+    elif raw:
+        parsed = parse_stream(raw) if capture.is_stream else parse_plain(raw)
+        if parsed.error and status == "ok":
+            status = "error"
+        error = error or parsed.error
+    complete = status == "ok"
+    exact = complete and parsed.tokens_missing is None
+    if complete and capture.asked_for_tokens:
+        error = parsed.tokens_missing
+    scored = any(choice.behavior_logprobs is not None for choice in parsed.choices)
+    return Record(
+        id=capture.id,
+        caller=_narrowed(capture.caller, complete),
+        timing=capture.timing or capture.watch.timing(),
+        policy_version=capture.policy,
+        request_body=capture.request_body,
+        reply_body=raw if capture.http_status is not None else None,
+        messages=tuple(capture.fields.get("messages") or ()),
+        tools=_tools(capture.fields),
+        choices=parsed.choices,
+        prompt_ids=parsed.prompt_ids,
+        fidelity=Fidelity.EXACT if exact else Fidelity.TEXT,
+        logprob_provenance=LogprobProvenance.ENGINE if scored else LogprobProvenance.NONE,
+        sampler=resolve_sampler(capture.fields),
+        streamed=capture.fields.get("stream") is True,
+        status=status,
+        http_status=capture.http_status,
+        error=error,
+        upstream_id=parsed.upstream_id,
+    )
+
+
+def bare_record(capture: Capture, why: str) -> Record:
+    """A record of the bytes alone, for a capture that could not be read. It never trains."""
+    raw = b"".join(capture.reply)
+    return Record(
+        id=capture.id,
+        caller=_narrowed(capture.caller, False),
+        timing=capture.timing or capture.watch.timing(),
+        policy_version=capture.policy,
+        request_body=capture.request_body,
+        reply_body=raw if capture.http_status is not None else None,
+        streamed=capture.fields.get("stream") is True,
+        status=capture.status if capture.status != "ok" else "error",
+        http_status=capture.http_status,
+        error=why,
+    )
+
+
+def _narrowed(caller: Caller, allowed: bool) -> Caller:
+    return replace(caller, training_allowed=caller.training_allowed and allowed)
+
+
+def _tools(fields: Json) -> tuple[Any, ...]:
+    tools = fields.get("tools")
+    return tuple(tools) if isinstance(tools, list) else ()
+
+
+def _error_of(raw: bytes) -> str:
+    try:
+        reply = load_json(raw)
+    except ValueError:
+        return raw[:2000].decode("utf-8", "replace")
+    return error_text(reply.get("error", reply) if isinstance(reply, dict) else reply)

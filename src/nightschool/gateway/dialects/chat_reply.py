@@ -1,0 +1,121 @@
+"""Chat completions replies: hide what the gateway asked for on its own account, plain and streamed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from nightschool.gateway import splice
+from nightschool.gateway.dialects.chat_request import Hidden
+from nightschool.gateway.splice import Edit, Member, NotJsonError
+
+TOP_IDS = frozenset({"prompt_token_ids"})
+CHOICE_IDS = frozenset({"token_ids", "prompt_token_ids"})
+
+# Two line ends in a row close an event. The groups are atomic: a lone CRLF is one line end, not two.
+_EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+class EventSplitter:
+    """Cuts a stream of bytes into server-sent events, each with the bytes that close it."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that `data` completes; joined with `rest` they are all bytes ever fed."""
+        self._rest += data
+        events: list[bytes] = []
+        start = 0
+        for end in _EVENT_END.finditer(self._rest):
+            events.append(self._rest[start : end.end()])
+            start = end.end()
+        self._rest = self._rest[start:]
+        return events
+
+    @property
+    def rest(self) -> bytes:
+        """What came after the last complete event."""
+        return self._rest
+
+
+def event_data(event: str) -> str | None:
+    """The `data` of an event (its lines joined), or `None` for comments and other events."""
+    lines = [line[5:].removeprefix(" ") for line in _LINE_END.split(event) if line.startswith("data:")]
+    return "\n".join(lines) if lines else None
+
+
+def hide_in_reply(raw: bytes, hidden: Hidden) -> bytes:
+    """A plain reply as the client expects it. One that cannot be read passes as it is."""
+    if not hidden:
+        return raw
+    try:
+        text = splice.decode(raw)
+        edits = _edits(text, splice.read_object(text), hidden)
+    except NotJsonError:
+        return raw
+    return splice.apply(text, edits).encode() if edits else raw
+
+
+def hide_in_event(raw: bytes, hidden: Hidden) -> bytes:
+    """One event as the client expects it. One that carries nothing of ours passes byte for byte."""
+    if not hidden:
+        return raw
+    try:
+        event = splice.decode(raw)
+        data = event_data(event)
+        if data is None or not data.startswith("{"):
+            return raw
+        edits = _edits(data, splice.read_object(data), hidden)
+    except NotJsonError:
+        return raw
+    if not edits:
+        return raw
+    edited = splice.apply(data, edits)
+    if data in event:  # on one line, as every engine writes it: the other bytes of the event stay
+        return event.replace(data, edited, 1).encode()
+    others = [line for line in _LINE_END.split(event) if line and not line.startswith("data:")]
+    lines = [*others, *(f"data: {line}" for line in edited.split("\n"))]
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+def _edits(text: str, members: list[Member], hidden: Hidden) -> list[Edit]:
+    edits: list[Edit] = []
+    for member in members:
+        if member.key == "model" and hidden.model is not None and isinstance(member.value, str):
+            edits.append(Edit(member.value_start, member.end, json.dumps(hidden.model, ensure_ascii=False)))
+        elif member.key == "choices" and isinstance(member.value, list):
+            edits += _choice_edits(text, member, hidden)
+    if hidden.ids:
+        edits += splice.drop_members(members, TOP_IDS)
+    return edits
+
+
+def _choice_edits(text: str, choices: Member, hidden: Hidden) -> list[Edit]:
+    edits: list[Edit] = []
+    if not any(_carries_ours(choice, hidden) for choice in choices.value):
+        return edits
+    for at, choice in splice.items_at(text, choices.value_start):
+        if not _carries_ours(choice, hidden):
+            continue
+        members, _ = splice.members_at(text, at)
+        if hidden.ids:
+            edits += splice.drop_members(members, CHOICE_IDS)
+        if hidden.logprobs:
+            # Null, not absent: so the API writes a choice whose log-probabilities nobody asked for.
+            edits += [
+                Edit(member.value_start, member.end, "null")
+                for member in members
+                if member.key == "logprobs" and member.value is not None
+            ]
+    return edits
+
+
+def _carries_ours(choice: Any, hidden: Hidden) -> bool:
+    if not isinstance(choice, dict):
+        return False
+    return (hidden.ids and not CHOICE_IDS.isdisjoint(choice)) or (
+        hidden.logprobs and choice.get("logprobs") is not None
+    )
