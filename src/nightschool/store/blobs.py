@@ -18,15 +18,19 @@ def put_blob(conn: sa.Connection, tenant: str, data: bytes) -> str:
 
 
 def put_blobs(conn: sa.Connection, tenant: str, datas: Iterable[bytes]) -> list[str]:
-    """Store what is not stored yet; the hashes, in order."""
+    """The hashes, in order."""
     datas = list(datas)
     hashes = [hashlib.sha256(data).hexdigest() for data in datas]
-    missing = dict(zip(hashes, datas, strict=True))
-    for known in stored(conn, blobs.c.hash, tenant, list(missing)):
-        del missing[known]
-    if missing:
-        conn.execute(sa.insert(blobs), [{"tenant": tenant, "hash": h, "data": d} for h, d in missing.items()])
+    put_hashed(conn, tenant, dict(zip(hashes, datas, strict=True)))
     return hashes
+
+
+def put_hashed(conn: sa.Connection, tenant: str, datas: dict[str, bytes]) -> None:
+    """Store what is not stored yet of blobs whose hashes are known."""
+    known = stored(conn, blobs.c.hash, tenant, list(datas))
+    rows = [{"tenant": tenant, "hash": h, "data": data} for h, data in datas.items() if h not in known]
+    if rows:
+        conn.execute(sa.insert(blobs), rows)
 
 
 def get_blob(conn: sa.Connection, tenant: str, blob_hash: str) -> bytes:

@@ -2,7 +2,10 @@
 
 A client resends the whole conversation with every turn. A body is therefore kept as a row of segments:
 literal bytes, and references to blobs that hold the exact spelling of one element of the top-level
-`messages` array, or of the top-level `tools`. Whatever cannot be read as JSON is one literal.
+`messages` array, or of the top-level `tools`. Whatever cannot be read as JSON is one literal. So that the
+references of a long conversation do not add up either, every eighth message closes a page: a blob of the
+segments since the last page, which begins with a reference to that one. A body then is its head, one page,
+at most seven messages and its tail, however long the conversation.
 """
 
 from __future__ import annotations
@@ -18,14 +21,16 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from nightschool.errors import StoreError
-from nightschool.store.blobs import get_blobs, put_blobs
+from nightschool.store.blobs import get_blob, get_blobs, put_hashed
 from nightschool.store.schema import bodies
 
 MESSAGE, TOOLS = "messages", "tools"
 WORTH_SHARING = 48  # a reference takes 33 bytes
 WORTH_PACKING = 256
 PLAIN, PACKED = b"\0", b"\1"
-LITERAL, REFERENCE = 0, 1
+LITERAL, REFERENCE, PAGE = 0, 1, 2
+DIGEST_BYTES = 32
+PAGE_MESSAGES = 8
 
 _space = re.compile(r"[ \t\n\r]*")
 _decoder = json.JSONDecoder()
@@ -44,19 +49,9 @@ def put_body(conn: sa.Connection, tenant: str, raw: bytes, segments: Sequence[Se
     known = sa.select(bodies.c.hash).where(bodies.c.tenant == tenant, bodies.c.hash == body_hash)
     if conn.scalar(known) is not None:
         return body_hash
-    segments = scan(raw) if segments is None else segments
-    shared = [s.data for s in segments if s.kind and len(s.data) >= WORTH_SHARING]
-    hashes = iter(put_blobs(conn, tenant, shared))
-    parts: list[bytes] = []
-    literal = b""
-    for data, kind in segments:
-        if kind and len(data) >= WORTH_SHARING:
-            parts += [_literal(literal), bytes([REFERENCE]), bytes.fromhex(next(hashes))]
-            literal = b""
-        else:
-            literal += data
-    stored = _pack(b"".join([*parts, _literal(literal)]))
-    row = {"tenant": tenant, "hash": body_hash, "size_bytes": len(raw), "segments": stored}
+    encoded, shared = _encode(scan(raw) if segments is None else segments)
+    put_hashed(conn, tenant, shared)
+    row = {"tenant": tenant, "hash": body_hash, "size_bytes": len(raw), "segments": _pack(encoded)}
     conn.execute(sa.insert(bodies), row)
     return body_hash
 
@@ -71,7 +66,14 @@ def get_body(conn: sa.Connection, tenant: str, body_hash: str) -> bytes:
     packed = conn.scalar(query)
     if packed is None:
         raise StoreError(f"Body {body_hash[:12]} is not in the store.", "", "nightschool doctor")
-    parts = list(_unpack(packed))
+    parts: list[bytes | str] = []  # literals, and hashes of blobs
+    todo = _decode(_unpack(packed))[::-1]
+    while todo:
+        code, data = todo.pop()
+        if code == PAGE:
+            todo += _decode(get_blob(conn, tenant, data.hex()))[::-1]
+        else:
+            parts.append(data.hex() if code == REFERENCE else data)
     shared = get_blobs(conn, tenant, [part for part in parts if isinstance(part, str)])
     raw = b"".join(shared[part] if isinstance(part, str) else part for part in parts)
     if hashlib.sha256(raw).hexdigest() != body_hash:
@@ -138,8 +140,44 @@ def _next(text: str, at: int, close: str) -> int:
     return at if text[at] == close else _enter(text, at, ",")
 
 
+def _encode(segments: Sequence[Segment]) -> tuple[bytes, dict[str, bytes]]:
+    """The bytes that stand for `segments`, and the blobs they refer to, by hash."""
+    shared: dict[str, bytes] = {}
+    head: list[bytes] = []
+    run: list[bytes] = []  # from the first message on
+    num_messages = 0
+    for data, kind in segments:
+        if kind == MESSAGE and num_messages == 0:
+            head, run = run, []
+        worth_it = kind and len(data) >= WORTH_SHARING
+        run.append(_refer(REFERENCE, data, shared) if worth_it else _literal(data))
+        num_messages += kind == MESSAGE
+        if kind == MESSAGE and num_messages % PAGE_MESSAGES == 0:
+            run = [_refer(PAGE, b"".join(run), shared)]
+    return b"".join(head + run), shared
+
+
+def _refer(code: int, data: bytes, shared: dict[str, bytes]) -> bytes:
+    digest = hashlib.sha256(data)
+    shared[digest.hexdigest()] = data
+    return bytes([code]) + digest.digest()
+
+
 def _literal(data: bytes) -> bytes:
     return bytes([LITERAL]) + struct.pack("<I", len(data)) + data if data else b""
+
+
+def _decode(data: bytes) -> list[tuple[int, bytes]]:
+    """(code, literal bytes or digest) in order."""
+    parts: list[tuple[int, bytes]] = []
+    at = 0
+    while at < len(data):
+        start, length = at + 1, DIGEST_BYTES
+        if data[at] == LITERAL:
+            start, length = at + 5, struct.unpack_from("<I", data, at + 1)[0]
+        parts.append((data[at], data[start : start + length]))
+        at = start + length
+    return parts
 
 
 def _pack(data: bytes) -> bytes:
@@ -150,15 +188,5 @@ def _pack(data: bytes) -> bytes:
     return PLAIN + data
 
 
-def _unpack(stored: bytes) -> Iterator[bytes | str]:
-    """Literals as bytes, references as the hash's hex."""
-    data = zlib.decompress(stored[1:]) if stored[:1] == PACKED else stored[1:]
-    at = 0
-    while at < len(data):
-        if data[at] == REFERENCE:
-            yield data[at + 1 : at + 33].hex()
-            at += 33
-        else:
-            (length,) = struct.unpack_from("<I", data, at + 1)
-            yield data[at + 5 : at + 5 + length]
-            at += 5 + length
+def _unpack(stored: bytes) -> bytes:
+    return zlib.decompress(stored[1:]) if stored[:1] == PACKED else stored[1:]

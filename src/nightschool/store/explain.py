@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -124,5 +123,5 @@ def _summary(lines: Sequence[Json]) -> str:
     return f"{last['state']} by run {last['run_id']}: {last['reason']}"
 
 
-def _rows(conn: sa.Connection, query: sa.Select[Any]) -> list[Json]:
+def _rows(conn: sa.Connection, query: sa.Select) -> list[Json]:
     return [dict(row) for row in conn.execute(query).mappings()]

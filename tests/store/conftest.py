@@ -1,0 +1,42 @@
+import itertools
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nightschool.store.database import Store
+from nightschool.store.exchanges import Caller, Record, Timing
+from nightschool.store.ids import new_id
+from nightschool.types import Choice, Fidelity, Json
+
+
+@pytest.fixture
+def store(tmp_path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def make_record() -> Callable[..., Record]:
+    """A record of messages and one reply text; its time is one second after the last one's."""
+    clock = itertools.count(1000)
+
+    def make(messages: list[Json], reply: str | None = "hello", caller: Caller | None = None, **fields) -> Record:
+        choices = fields.pop("choices", None)
+        if choices is None:
+            message = {"role": "assistant", "content": reply}
+            ids = fields.pop("completion_ids", None)
+            choices = () if reply is None else (Choice(0, message, "stop", ids, None),)
+        return Record(
+            id=fields.pop("id", None) or new_id(),
+            caller=caller or Caller(agent="shop"),
+            timing=Timing(started_at=fields.pop("started_at", None) or float(next(clock))),
+            policy_version=fields.pop("policy_version", "base"),
+            request_body=fields.pop("request_body", None) or json.dumps({"messages": messages}).encode(),
+            messages=tuple(messages),
+            choices=choices,
+            fidelity=Fidelity.EXACT,
+            **fields,
+        )
+
+    return make

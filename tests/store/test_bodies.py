@@ -1,0 +1,159 @@
+import hashlib
+import json
+import time
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nightschool.errors import StoreError
+from nightschool.store import bodies
+from nightschool.store.blobs import get_blob, put_blob
+from nightschool.store.bodies import get_body, put_body, scan
+from nightschool.store.schema import blobs as blob_table
+from nightschool.store.schema import bodies as body_table
+
+keep = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+words = st.text(max_size=80)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
+bodies_of_chats = st.dictionaries(
+    st.sampled_from(["messages", "tools", "model", "user", "x"]), json_values | st.lists(json_values, max_size=20)
+)
+
+
+def round_trip(store, raw: bytes) -> None:
+    body_hash = store.write(lambda conn: put_body(conn, "default", raw))
+    with store.read() as conn:
+        assert get_body(conn, "default", body_hash) == raw
+
+
+@keep
+@given(raw=st.binary(max_size=300))
+def test_any_bytes_come_back(store, raw):
+    round_trip(store, raw)
+
+
+@keep
+@given(value=bodies_of_chats, indent=st.none() | st.integers(0, 2), ascii_only=st.booleans())
+def test_any_json_comes_back_as_it_was_spelled(store, value, indent, ascii_only):
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    round_trip(store, text.encode("utf-8", "surrogatepass"))
+
+
+@keep
+@given(value=bodies_of_chats, cut=st.integers(0, 200))
+def test_json_cut_off_comes_back(store, value, cut):
+    round_trip(store, json.dumps(value).encode()[:cut])
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"null",
+        b"[1]",
+        b'{"messages":',
+        b'{"messages":[{"role":"user"},]}',
+        b'{"messages":{"role":"user"}}',
+        b'\xef\xbb\xbf{"messages":[]}',
+        b'{"messages":["\xff"]}',
+        b'{"messages":[' + b"[" * 100_000,
+        b'{"a":' + b"9" * 5000 + b',"messages":[{}]}',
+        b'{"a":1,"messages":[{"content":"' + b"x" * 60 + b'"}]}trailing',
+    ],
+)
+def test_strange_bodies_come_back(store, raw):
+    round_trip(store, raw)
+
+
+def test_spans_are_the_messages_and_the_tools_as_they_were_spelled():
+    first, second, tools = (
+        b'{"role": "user",\n "content":"a\\"]}"}',
+        b'{ "role":"assistant" }',
+        b'[ {"type":"function"} ]',
+    )
+    raw = (
+        b'{"model":"m", "messages" : [ ' + first + b" , " + second + b' ],"tools":' + tools + b',"x":{"messages":[1]}}'
+    )
+    segments = scan(raw)
+    assert b"".join(s.data for s in segments) == raw
+    # x.messages is not at the top level and is not cut out
+    assert [(s.kind, s.data) for s in segments if s.kind] == [
+        ("messages", first),
+        ("messages", second),
+        ("tools", tools),
+    ]
+
+
+def test_a_resent_conversation_costs_less_than_twice_its_unique_text(store):
+    history: list[dict] = [{"role": "system", "content": "You answer for the shop. " * 30}]
+    unique, sent = len(history[0]["content"]), 0
+    bodies_sent: list[bytes] = []
+    for turn in range(40):
+        said = [f"question {turn} {'why ' * 40}", f"answer {turn} {'because ' * 40}"]
+        history.append({"role": "user", "content": said[0]})
+        raw = json.dumps({"model": "shop", "messages": history, "stream": True}).encode()
+        store.write(lambda conn, raw=raw: put_body(conn, "default", raw))
+        history.append({"role": "assistant", "content": said[1]})
+        unique += len(said[0]) + len(said[1])
+        sent += len(raw)
+        bodies_sent.append(raw)
+    with store.read() as conn:
+        kept = conn.scalar(sa.select(sa.func.sum(sa.func.length(blob_table.c.data))))
+        kept += conn.scalar(sa.select(sa.func.sum(sa.func.length(body_table.c.segments))))
+    assert sent > 10 * unique
+    # without pages the references alone would be sum(2n - 1 for 40 turns) * 33 = 53 kB, more than twice the 21 kB
+    assert kept < 2 * unique
+    for raw in bodies_sent:
+        with store.read() as conn:
+            assert get_body(conn, "default", hashlib.sha256(raw).hexdigest()) == raw
+
+
+def test_scanning_is_linear():
+    def seconds(count: int) -> float:
+        message = {"role": "user", "content": 'say "x" {[' * 50, "parts": [[[1]]] * 20}
+        raw = json.dumps({"messages": [message] * count}).encode()
+        best = 9.0
+        for _ in range(3):
+            started = time.thread_time()
+            assert sum(s.kind == "messages" for s in scan(raw)) == count
+            best = min(best, time.thread_time() - started)
+        return best
+
+    # ten times the body; a quadratic scanner would take a hundred times as long
+    assert seconds(4000) < 40 * seconds(400)
+
+
+def test_damage_is_noticed(store, monkeypatch):
+    raw = json.dumps({"messages": [{"role": "user", "content": "x" * 100}]}).encode()
+    body_hash = store.write(lambda conn: put_body(conn, "default", raw))
+    store.write(lambda conn: conn.execute(sa.update(blob_table).values(data=b"other")))
+    with store.read() as conn, pytest.raises(StoreError, match="damaged"):
+        get_body(conn, "default", body_hash)
+    store.write(lambda conn: conn.execute(sa.delete(blob_table)))
+    with store.read() as conn, pytest.raises(StoreError, match="not in the store"):
+        get_body(conn, "default", body_hash)
+    with store.read() as conn, pytest.raises(StoreError, match="not in the store"):
+        get_body(conn, "default", "0" * 64)
+
+
+def test_tenants_share_nothing(store):
+    blob_hash = store.write(lambda conn: put_blob(conn, "a", b"secret"))
+    with store.read() as conn:
+        assert get_blob(conn, "a", blob_hash) == b"secret"
+        with pytest.raises(StoreError):
+            get_blob(conn, "b", blob_hash)
+
+
+def test_short_spans_stay_literal(store):
+    raw = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
+    assert len(raw) < 2 * bodies.WORTH_SHARING
+    store.write(lambda conn: put_body(conn, "default", raw))
+    with store.read() as conn:
+        assert conn.scalar(sa.select(sa.func.count()).select_from(blob_table)) == 0

@@ -1,0 +1,93 @@
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nightschool.errors import StoreError
+from nightschool.store.blobs import put_blob
+from nightschool.store.schema import blobs, messages
+from nightschool.store.tree import canonical, grow, load_branch, put_messages, put_nodes, rolling_match
+
+contents = st.none() | st.text(max_size=20) | st.lists(st.fixed_dictionaries({"text": st.text(max_size=5)}), max_size=2)
+chat_messages = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "tool"])}, optional={"content": contents}),
+    min_size=1,
+    max_size=5,
+)
+
+
+def count(store, table) -> int:
+    with store.read() as conn:
+        return len(conn.execute(table.select()).all())
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(branch=chat_messages)
+def test_a_branch_comes_back(store, branch):
+    leaf = store.write(lambda conn: put_messages(conn, "default", branch))
+    with store.read() as conn:
+        assert load_branch(conn, "default", leaf) == tuple(branch)
+
+
+def test_null_absent_and_empty_are_three_messages():
+    spelled = [{"role": "user", "content": None}, {"role": "user"}, {"role": "user", "content": ""}]
+    assert len({grow("default", [message])[0].hash for message in spelled}) == 3
+    # a client may exchange one for the other when it resends: to matching they are one
+    assert len({rolling_match(None, message) for message in spelled}) == 1
+
+
+def test_the_hash_covers_tenant_parent_and_content_but_not_the_order_of_keys():
+    hello, other = {"role": "user", "content": "hi"}, {"content": "hi", "role": "user"}
+    assert grow("a", [hello])[0].hash == grow("a", [other])[0].hash
+    assert grow("a", [hello])[0].hash != grow("b", [hello])[0].hash
+    first, second = grow("a", [hello, hello])
+    assert first.hash != second.hash
+    assert grow("a", [{"role": "user", "content": 1}])[0].hash != grow("a", [{"role": "user", "content": 1.0}])[0].hash
+
+
+def test_a_shared_prefix_is_stored_once(store):
+    root = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    left, right = [*root, {"role": "assistant", "content": "l"}], [*root, {"role": "assistant", "content": "r"}]
+    store.write(lambda conn: put_messages(conn, "default", left))
+    store.write(lambda conn: put_messages(conn, "default", right))
+    store.write(lambda conn: put_messages(conn, "default", left))
+    assert count(store, messages) == 4  # s, u, l, r
+
+
+def test_a_branch_grows_from_a_stored_parent(store):
+    a, b = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    whole = store.write(lambda conn: put_messages(conn, "default", [a, b]))
+    top = store.write(lambda conn: put_messages(conn, "default", [a]))
+    assert store.write(lambda conn: put_messages(conn, "default", [b], parent_hash=top)) == whole
+    with pytest.raises(StoreError, match="not in the store"):
+        store.write(lambda conn: put_messages(conn, "default", [b], parent_hash="0" * 64))
+    with pytest.raises(ValueError, match="at least one"):
+        store.write(lambda conn: put_messages(conn, "default", []))
+    with store.read() as conn, pytest.raises(StoreError):
+        load_branch(conn, "other tenant", whole)
+
+
+def test_the_spelling_of_the_body_is_the_blob_when_it_reads_as_the_message(store):
+    message = {"role": "user", "content": "é"}
+    spelling = b'{"role":  "user", "content": "\xc3\xa9"}'
+    nodes = grow("default", [message])
+    store.write(lambda conn: put_blob(conn, "default", spelling))
+    store.write(lambda conn: put_nodes(conn, "default", nodes, [spelling]))
+    assert count(store, blobs) == 1
+    other = grow("default", [{"role": "user", "content": "e"}])
+    store.write(lambda conn: put_nodes(conn, "default", other, [spelling]))
+    with store.read() as conn:
+        assert load_branch(conn, "default", other[0].hash) == ({"role": "user", "content": "e"},)
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+def test_canonical_reads_back(value):
+    assert json.loads(canonical(value)) == value
+
+
+def test_a_lone_surrogate_is_content_too(store):
+    message = {"role": "user", "content": "\ud800"}
+    leaf = store.write(lambda conn: put_messages(conn, "default", [message]))
+    with store.read() as conn:
+        assert load_branch(conn, "default", leaf) == (message,)
