@@ -214,7 +214,8 @@ class Sample:
 class Suite:
     """One row of a verdict: candidate minus incumbent, in the suite's natural unit and sign.
 
-    `fewer_is_better` says which way is good; `margin` is the loss that is allowed (>= 0).
+    `fewer_is_better` says which way is good; `margin` is the loss that is allowed (>= 0). `two_sided` suites
+    (reply length) may move by `margin` either way.
     """
 
     name: str
@@ -230,6 +231,7 @@ class Suite:
     incumbent: float | None = None
     needed: int | None = None
     must_improve: bool = False
+    two_sided: bool = False
 
 
 @dataclass(frozen=True, slots=True)

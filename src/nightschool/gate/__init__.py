@@ -1,0 +1,1 @@
+"""The exam between candidate and incumbent: evidence from the store, honest intervals, one decision."""
