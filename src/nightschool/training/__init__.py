@@ -1,0 +1,1 @@
+"""Training: losses on tensors, prefix packing, backends, the loop."""

@@ -1,0 +1,95 @@
+"""What a place that trains must offer. `LocalBackend` is one; a Tinker server by URL is another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from nightschool.errors import NightschoolError
+from nightschool.training.losses import Loss
+from nightschool.types import Sample
+
+
+class NotFiniteError(NightschoolError):
+    """A loss or gradient was NaN or infinite; no step was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdamConfig:
+    """Adam without weight decay.
+
+    `clip_factor`: a gradient longer than this multiple of the running median of recent gradient norms is
+    scaled down to it. A fixed clip would mean something else for every objective, since their gradients
+    differ by orders of magnitude.
+    """
+
+    learning_rate: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    clip_factor: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossReport:
+    """Outcome of one forward_backward. `logprobs` are those before the step, per sample as in `forward`."""
+
+    loss: float
+    num_tokens: int
+    logprobs: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """Outcome of one optimizer step. `applied` is False for a step id seen before."""
+
+    step_id: int
+    grad_norm: float
+    clipped: bool
+    applied: bool
+
+
+class Backend(Protocol):
+    """Holds one trainable adapter on one frozen base.
+
+    A sample's temperature is its annotation `temperature` (1 if absent): every log-probability is that of
+    the distribution the sampler drew from (design law 2).
+    """
+
+    outputs: frozenset[str]
+
+    def open(self, parent: Path | None) -> None:
+        """Start from the adapter in `parent`, or from a fresh one; forget optimizer and steps."""
+        ...
+
+    def forward_backward(self, samples: Sequence[Sample], loss: Loss) -> LossReport:
+        """Add the gradient of the batch's loss to what has been accumulated since the last step.
+
+        Raises:
+            NotFiniteError: the loss is NaN or infinite; the accumulated gradient is dropped.
+        """
+        ...
+
+    def forward(self, samples: Sequence[Sample]) -> list[tuple[float | None, ...]]:
+        """Log-probabilities of the completion tokens, (T,) per sample, `None` elsewhere. No gradient."""
+        ...
+
+    def optim_step(self, optimizer: AdamConfig, step_id: int) -> StepReport:
+        """Apply the accumulated gradient once per `step_id`; a repeated id changes nothing.
+
+        Raises:
+            NotFiniteError: a gradient is NaN or infinite; parameters and optimizer are unchanged.
+        """
+        ...
+
+    def save_state(self, folder: Path) -> None:
+        """Write adapter, optimizer and step id for an exact resume."""
+        ...
+
+    def load_state(self, folder: Path) -> None: ...
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write the adapter as a PEFT folder."""
+        ...

@@ -1,0 +1,288 @@
+"""Training on this machine: a frozen base in its own number format, a float32 adapter, plain Adam."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from nightschool.errors import InputError, RefusedError
+from nightschool.models.base import BaseModel
+from nightschool.models.lora import LoraConfig, LoraModel, write_adapter
+from nightschool.training.backend import AdamConfig, LossReport, NotFiniteError, StepReport
+from nightschool.training.logprobs import target_logprobs
+from nightschool.training.losses import Loss, TokenBatch, totals
+from nightschool.training.packing import TOKEN_BUDGET, Pack, pack
+from nightschool.types import Sample
+
+POLICY = "policy"
+MEDIAN_OF = 32
+MEDIAN_FROM = 4
+
+
+class LocalBackend:
+    """The backend protocol on one device. See `training.backend.Backend`.
+
+    The base model's network is changed in place (its linear layers gain adapters), so one base belongs to
+    one backend; `open` may be called again and again.
+    """
+
+    outputs = frozenset({"logprobs"})
+
+    def __init__(self, base: BaseModel, config: LoraConfig, token_budget: int = TOKEN_BUDGET, seed: int = 0) -> None:
+        self.base = base
+        self.config = config
+        self.token_budget = token_budget
+        self.seed = seed
+        self.head = _plain_head(base.network)
+        self.lora = LoraModel(base.network, config.targets)
+        self.optimizer: torch.optim.Adam | None = None
+        self.norms: list[float] = []
+        self.last_step: StepReport | None = None
+
+    def open(self, parent: Path | None) -> None:
+        if POLICY in self.lora.loaded:
+            self.lora.unload(POLICY)
+        if parent is None:
+            self.lora.create(POLICY, self.config, seed=self.seed)
+        else:
+            self.config = self.lora.load(POLICY, parent)
+        self.optimizer = torch.optim.Adam(self.lora.parameters(POLICY))
+        self.norms = []
+        self.last_step = None
+
+    def forward_backward(self, samples: Sequence[Sample], loss: Loss) -> LossReport:
+        num_tokens, num_sequences = totals(samples)
+        total = 0.0
+        logprobs: list[tuple[float | None, ...]] = [()] * len(samples)
+        packed = self._packs(samples)
+        for one in packed:
+            chosen = [samples[row] for row in one.rows]
+            scored = self._score(one, chosen, [sample.loss_mask for sample in chosen])
+            share = loss(_token_batch(chosen, scored, num_tokens, num_sequences))
+            if not math.isfinite(share.item()):
+                self._drop_gradient()
+                raise NotFiniteError(
+                    "The loss is not a finite number.",
+                    f"A batch of {len(samples)} samples gave {share.item()}; no step was taken.",
+                    "Lower the learning rate, or start again from the last checkpoint.",
+                )
+            if share.requires_grad:
+                share.backward()
+            total += share.item()
+            _scatter(logprobs, one, chosen, scored, [sample.loss_mask for sample in chosen])
+        return LossReport(total, sum(one.num_tokens for one in packed), tuple(logprobs))
+
+    @torch.no_grad()
+    def forward(self, samples: Sequence[Sample]) -> list[tuple[float | None, ...]]:
+        logprobs: list[tuple[float | None, ...]] = [()] * len(samples)
+        for one in self._packs(samples):
+            chosen = [samples[row] for row in one.rows]
+            masks = [sample.completion_mask for sample in chosen]
+            _scatter(logprobs, one, chosen, self._score(one, chosen, masks), masks)
+        return logprobs
+
+    def optim_step(self, optimizer: AdamConfig, step_id: int) -> StepReport:
+        assert self.optimizer is not None, "open() comes first"
+        if self.last_step is not None and step_id <= self.last_step.step_id:
+            self._drop_gradient()
+            return StepReport(step_id, self.last_step.grad_norm, self.last_step.clipped, applied=False)
+        gradients = [p.grad for p in self.lora.parameters(POLICY) if p.grad is not None]
+        if not gradients:
+            raise InputError("There is no gradient to apply.", "No forward_backward came before this step.", "")
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])).item()
+        if not math.isfinite(norm):
+            self._drop_gradient()
+            raise NotFiniteError(
+                "The gradient is not a finite number.",
+                f"Its norm is {norm} at step {step_id}; no step was taken.",
+                "Lower the learning rate, or start again from the last checkpoint.",
+            )
+        limit = optimizer.clip_factor * statistics.median(self.norms) if len(self.norms) >= MEDIAN_FROM else math.inf
+        if norm > limit:
+            for gradient in gradients:
+                gradient.mul_(limit / norm)
+        for group in self.optimizer.param_groups:
+            group.update(lr=optimizer.learning_rate, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.epsilon)
+        self.optimizer.step()
+        self._drop_gradient()
+        self.norms = [*self.norms, norm][-MEDIAN_OF:]
+        self.last_step = StepReport(step_id, norm, norm > limit, applied=True)
+        return self.last_step
+
+    def save_adapter(self, folder: Path) -> None:
+        write_adapter(folder, self.config, self.lora.tensors(POLICY), self.base.name)
+
+    def save_state(self, folder: Path) -> None:
+        assert self.optimizer is not None, "open() comes first"
+        staging = folder.with_name(folder.name + ".part")
+        shutil.rmtree(staging, ignore_errors=True)
+        self.save_adapter(staging)
+        moments = {
+            f"{index}.{key}": value.detach().clone()
+            for index, state in self.optimizer.state_dict()["state"].items()
+            for key, value in state.items()
+        }
+        save_file(moments, staging / "optimizer.safetensors")
+        last = None
+        if self.last_step is not None:
+            last = {k: getattr(self.last_step, k) for k in ("step_id", "grad_norm", "clipped", "applied")}
+        (staging / "state.json").write_text(json.dumps({"norms": self.norms, "last_step": last}) + "\n")
+        shutil.rmtree(folder, ignore_errors=True)
+        staging.rename(folder)
+
+    def load_state(self, folder: Path) -> None:
+        self.open(folder)
+        assert self.optimizer is not None
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in load_file(folder / "optimizer.safetensors").items():
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = value
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
+        saved = json.loads((folder / "state.json").read_text())
+        self.norms = saved["norms"]
+        self.last_step = StepReport(**saved["last_step"]) if saved["last_step"] else None
+
+    def _packs(self, samples: Sequence[Sample]) -> list[Pack]:
+        return pack([sample.token_ids for sample in samples], self.token_budget)
+
+    def _drop_gradient(self) -> None:
+        for parameter in self.lora.parameters(POLICY):
+            parameter.grad = None
+
+    def _score(self, one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> _Scored:
+        """Log-probabilities of the masked tokens of a pack's samples; a token shared by samples is scored once."""
+        targets = _Targets.of(one, samples, masks)
+        device = self.base.device
+        self.lora.routing.spans = [(POLICY, 0, 1)]
+        body = self.base.network.get_submodule(self.base.network.base_model_prefix)  # type: ignore[arg-type]
+        hidden = body(
+            input_ids=torch.from_numpy(one.token_ids)[None].to(device),
+            attention_mask=torch.from_numpy(one.tree_mask())[None, None].to(device),
+            position_ids=torch.from_numpy(one.position_ids)[None].to(device),
+            use_cache=False,
+        ).last_hidden_state[0]
+        unique = target_logprobs(
+            hidden[torch.from_numpy(targets.parents).to(device)],
+            self.head,
+            torch.from_numpy(targets.token_ids).to(device),
+            torch.from_numpy(targets.temperatures).to(device),
+        )
+        return _Scored(
+            unique[torch.from_numpy(targets.gather).to(device)], torch.from_numpy(targets.samples).to(device)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """Scored tokens of a pack's samples, flat in sample order: (N,) values and their sample's place."""
+
+    logprobs: Tensor
+    rows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Targets:
+    """What to score: unique (node, temperature) pairs, and for each scored token the pair it is.
+
+    Shapes: U unique pairs (`parents`, `token_ids`, `temperatures`), N scored tokens (`gather`, `samples`).
+    """
+
+    parents: np.ndarray
+    token_ids: np.ndarray
+    temperatures: np.ndarray
+    gather: np.ndarray
+    samples: np.ndarray
+
+    @staticmethod
+    def of(one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> _Targets:
+        nodes: list[np.ndarray] = []
+        temperatures: list[np.ndarray] = []
+        owners: list[np.ndarray] = []
+        for place, (sample, mask, path) in enumerate(zip(samples, masks, one.places, strict=True)):
+            if len(mask) != len(sample.token_ids) or mask[0]:
+                raise InputError(
+                    f"Sample {sample.id} has a mask that does not fit.",
+                    "It must cover every token, and the first token has nothing to predict it from.",
+                    "Build the dataset again.",
+                )
+            chosen = path[np.asarray(mask, dtype=bool)]
+            nodes.append(chosen)
+            temperatures.append(np.full(len(chosen), sample.annotations.get("temperature", 1.0)))
+            owners.append(np.full(len(chosen), place))
+        keys = np.stack([np.concatenate(temperatures), np.concatenate(nodes)])
+        unique, gather = np.unique(keys, axis=1, return_inverse=True)
+        unique_nodes = unique[1].astype(np.int64)
+        return _Targets(
+            one.parents[unique_nodes],
+            one.token_ids[unique_nodes],
+            unique[0].astype(np.float32),
+            gather.reshape(-1),
+            np.concatenate(owners),
+        )
+
+
+def _token_batch(samples: Sequence[Sample], scored: _Scored, num_tokens: int, num_sequences: int) -> TokenBatch:
+    device = scored.logprobs.device
+    reference = None
+    if all(sample.reference_logprobs is not None for sample in samples):
+        values = [
+            value
+            for sample in samples
+            for value, used in zip(cast(Any, sample.reference_logprobs), sample.loss_mask, strict=True)
+            if used
+        ]
+        if None in values:
+            raise InputError("A loss token has no reference log-probability.", "A missing value is never a number.", "")
+        reference = torch.tensor(values, dtype=torch.float32, device=device)
+    names = set(samples[0].annotations).intersection(*(sample.annotations for sample in samples))
+    return TokenBatch(
+        scored.logprobs,
+        scored.rows,
+        torch.tensor([sample.weight for sample in samples], device=device),
+        reference,
+        {name: torch.tensor([sample.annotations[name] for sample in samples], device=device) for name in names},
+        num_tokens,
+        num_sequences,
+    )
+
+
+def _scatter(
+    out: list[tuple[float | None, ...]],
+    one: Pack,
+    samples: Sequence[Sample],
+    scored: _Scored,
+    masks: Sequence[Sequence[bool]],
+) -> None:
+    """Put scored values back where their tokens stand, one tuple per sample."""
+    values = iter(scored.logprobs.tolist())
+    for row, _sample, mask in zip(one.rows, samples, masks, strict=True):
+        out[row] = tuple(next(values) if used else None for used in mask)
+
+
+def _plain_head(network: nn.Module) -> nn.Linear:
+    """The output layer, if logits are exactly what it computes.
+
+    Raises:
+        RefusedError: the model scales or caps its logits, so log-probabilities would not be the engine's.
+    """
+    head = cast(Any, network).get_output_embeddings()
+    config = cast(Any, network).config
+    odd = [k for k in ("final_logit_softcapping", "logits_scaling", "logit_scale") if getattr(config, k, None)]
+    if odd or not isinstance(head, nn.Linear):
+        raise RefusedError(
+            "This model cannot be trained here.",
+            f"Its logits are not a plain linear layer ({', '.join(odd) or type(head).__name__}).",
+            "nightschool models list",
+        )
+    return head

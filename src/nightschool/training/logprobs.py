@@ -1,0 +1,46 @@
+"""Log-probabilities of chosen tokens from hidden states, without keeping tokens x vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CHUNK_ROWS = 256
+
+
+def target_logprobs(hidden: Tensor, head: nn.Linear, targets: Tensor, temperatures: Tensor) -> Tensor:
+    """log softmax(head(hidden) / temperature)[target] in float32.
+
+    Memory is `CHUNK_ROWS` x V at any time: the head is frozen, so the gradient with respect to the hidden
+    state is known in closed form, (W[target] - softmax @ W) / temperature, and is computed with the
+    forward.
+
+    Shapes: hidden (N, D), targets (N,), temperatures (N,) float32 -> (N,).
+    """
+    return _TargetLogprobs.apply(hidden, head, targets, temperatures)  # type: ignore[return-value]
+
+
+class _TargetLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: nn.Linear, targets: Tensor, temperatures: Tensor) -> Tensor:
+        need_gradient = ctx.needs_input_grad[0]
+        weight = head.weight
+        out = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
+        slopes = torch.empty_like(hidden) if need_gradient else None
+        for first in range(0, len(targets), CHUNK_ROWS):
+            part = slice(first, first + CHUNK_ROWS)
+            logits = head(hidden[part]).float().div_(temperatures[part, None])
+            out[part] = logits.gather(1, targets[part, None])[:, 0] - logits.logsumexp(dim=1)
+            if slopes is not None:
+                expected = logits.softmax(dim=1).to(weight.dtype) @ weight
+                slopes[part] = ((weight[targets[part]] - expected) / temperatures[part, None]).to(hidden.dtype)
+        if slopes is not None:
+            ctx.save_for_backward(slopes)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None, None, None]:
+        (slopes,) = ctx.saved_tensors
+        return slopes * grad_outputs[0][:, None].to(slopes.dtype), None, None, None
