@@ -50,11 +50,15 @@ def need_pairs(have: int, needed: int, missing: dict[str, int], names: Names) ->
     return f"NOT ENOUGH DATA: {counts}{note} The exam stays open. {names.incumbent} keeps serving."
 
 
-def need_items(name: str, have: int, needed: int, names: Names) -> str:
-    """The sentence of an exam to which a suite was not brought."""
-    return (
-        f"NOT ENOUGH DATA: {have} of {needed} items for {name}. The exam stays open. {names.incumbent} keeps serving."
-    )
+def need_pairs_of(suite: SuiteRule, have: int, needed: int, names: Names) -> str:
+    """The sentence of an exam that lacks one suite."""
+    counts = f"{have} of {needed} {things(suite)} for {suite.name}."
+    return f"NOT ENOUGH DATA: {counts} The exam stays open. {names.incumbent} keeps serving."
+
+
+def things(suite: SuiteRule) -> str:
+    """What the suite's pairs are pairs of."""
+    return "customers" if suite.source == "exam" else "items"
 
 
 def _promote(rows: tuple[Suite, ...], names: Names) -> str:
