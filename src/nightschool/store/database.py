@@ -172,6 +172,10 @@ def _run(connection: sa.Connection, write: Write) -> Outcome:
 
 
 def _refused(error: Exception) -> StoreError:
-    failure = StoreError("Nothing was written.", f"The database refused: {error}", "nightschool doctor")
+    """What the callers of a failed transaction get. The first error of the chain is the one that tells."""
+    first: BaseException = error
+    while first.__context__ is not None:
+        first = first.__context__
+    failure = StoreError("Nothing was written.", f"The database refused: {first}.", "nightschool doctor")
     failure.__cause__ = error
     return failure

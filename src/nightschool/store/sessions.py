@@ -19,7 +19,7 @@ from nightschool.store.matching import content_text
 from nightschool.store.records import Caller, Record
 from nightschool.store.schema import exchanges, sessions
 from nightschool.store.splits import split_key, split_of
-from nightschool.store.tree import Node
+from nightschool.store.tree import Node, well_formed
 from nightschool.types import Json, Purpose, Split
 
 PREVIEW_CHARS = 200
@@ -47,7 +47,7 @@ def find_session(conn: sa.Connection, tenant: str, key: str) -> str | None:
 def place_exchange(conn: sa.Connection, tenant: str, record: Record, nodes: Sequence[Node]) -> Place:
     """Find or make the place of an exchange whose request is `nodes`. Writes nothing."""
     caller = record.caller
-    user = well_formed(caller.header_user or caller.body_user)
+    user = well_formed(caller.header_user or caller.body_user or "")
     session_id: str | None = None
     if caller.session:
         named = sa.or_(sessions.c.id == caller.session, sessions.c.external_key == caller.session)
@@ -98,12 +98,7 @@ def touch_session(conn: sa.Connection, tenant: str, place: Place, record: Record
     conn.execute(sa.insert(sessions), row)
 
 
-def well_formed(text: str | None) -> str | None:
-    """Text that a database accepts: a lone surrogate, which JSON can spell, becomes a question mark."""
-    return text if text is None else text.encode("utf-8", "replace").decode()
-
-
-def _new_place(conn: sa.Connection, tenant: str, caller: Caller, user: str | None) -> Place:
+def _new_place(conn: sa.Connection, tenant: str, caller: Caller, user: str) -> Place:
     session_id = new_id()
     principal = user or session_id
     exam = caller.purpose == Purpose.EXAM
@@ -159,4 +154,4 @@ def _longest(conn: sa.Connection, world: sa.ColumnElement[bool], replies: Sequen
 
 def _preview(messages: Sequence[Json]) -> str:
     texts = (content_text(m.get("content")) for m in messages if m.get("role") == "user")
-    return well_formed(next(texts, "")[:PREVIEW_CHARS]) or ""
+    return well_formed(next(texts, "")[:PREVIEW_CHARS])

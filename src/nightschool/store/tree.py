@@ -35,6 +35,11 @@ def canonical(value: object) -> bytes:
     return _encoder.encode(value).encode()
 
 
+def well_formed(text: str) -> str:
+    """Text that a database accepts: a lone surrogate, which JSON can spell, becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def rolling_match(previous: str | None, message: Json) -> str:
     """The match hash of a branch that ends in `message`, from the one before it.
 
@@ -55,7 +60,7 @@ def grow(tenant: str, messages: Sequence[Json], parent: Node | None = None) -> l
             parent_hash=parent.hash if parent else None,
             depth=parent.depth + 1 if parent else 0,
             match_hash=rolling_match(parent.match_hash if parent else None, message),
-            role=role if isinstance(role, str) else "",
+            role=well_formed(role) if isinstance(role, str) else "",
             content=content,
         )
         nodes.append(parent)
