@@ -1,0 +1,50 @@
+"""How a session ended in the eyes of those who judged it: one definition for every page."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from nightschool.store.schema import feedback
+
+UP, DOWN, SILENT = "up", "down", "silent"
+
+
+def thumb_scores(tenant: str, session_ids: list[str] | None = None) -> sa.Subquery:
+    """(session_id, score, num_thumbs, last_at) of every session with a thumb, or of `session_ids` alone.
+
+    The last thumb of each author counts; ups count one, downs minus one. A session is up when `score` is
+    above zero; authors who disagree evenly leave it at zero, which counts as down.
+    """
+    f = feedback.c
+    author = (f.session_id, f.source, f.author)
+    rank = sa.func.row_number().over(
+        partition_by=author, order_by=(f.observed_at.desc(), f.received_at.desc(), f.id.desc())
+    )
+    rows = sa.select(f.session_id, is_up().label("up"), f.observed_at, rank.label("rank")).where(
+        f.tenant == tenant, f.kind == "thumb", f.state == "matched", f.session_id.is_not(None)
+    )
+    if session_ids is not None:
+        rows = rows.where(f.session_id.in_(session_ids))
+    last = rows.subquery("last_thumbs")
+    return (
+        sa.select(
+            last.c.session_id,
+            sa.func.sum(sa.case((last.c.up, 1), else_=-1)).label("score"),
+            sa.func.count().label("num_thumbs"),
+            sa.func.max(last.c.observed_at).label("last_at"),
+        )
+        .where(last.c.rank == 1)
+        .group_by(last.c.session_id)
+        .subquery("thumb_scores")
+    )
+
+
+def is_up() -> sa.ColumnElement[bool]:
+    """Whether a feedback row of kind thumb points up."""
+    return sa.cast(feedback.c.value, sa.String).in_(("true", '"up"', "1"))
+
+
+def outcome_of(score: int | None) -> str:
+    if score is None:
+        return SILENT
+    return UP if score > 0 else DOWN
