@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nightschool.store.blobs import get_blob, put_blob
 from nightschool.store.bodies import MESSAGE, put_body, scan
 from nightschool.store.parked import match_parked
-from nightschool.store.prompts import ID_BYTES, load_prompt, parent_prompt, session_prompts
+from nightschool.store.prompts import load_prompt, prompt_columns, session_prompts
 from nightschool.store.records import Caller, Record, Timing
 from nightschool.store.schema import blobs, messages
 from nightschool.store.schema import choices as choice_table
@@ -41,13 +41,13 @@ def insert_exchange(conn: sa.Connection, tenant: str, record: Record) -> str:
     ids, and hands parked feedback over.
     """
     segments = scan(record.request_body)
+    spellings = [segment.data for segment in segments if segment.kind == MESSAGE]
     nodes = grow(tenant, record.messages)
-    put_nodes(conn, tenant, nodes, [s.data for s in segments if s.kind == MESSAGE])
     leaf = nodes[-1] if nodes else None
     replies = [grow(tenant, [choice.message], leaf)[0] for choice in record.choices]
-    put_nodes(conn, tenant, replies)
+    put_nodes(conn, tenant, [*nodes, *replies], spellings)
     place = place_exchange(conn, tenant, record, nodes)
-    row = _facts(tenant, record, place) | _prompt_columns(conn, tenant, record.prompt_ids, place.parent_exchange_id)
+    row = _facts(tenant, record, place) | prompt_columns(record, place.parent)
     row["request_body"] = put_body(conn, tenant, record.request_body, segments)
     row["reply_body"] = None if record.reply_body is None else put_body(conn, tenant, record.reply_body)
     row["tools_blob"] = put_blob(conn, tenant, canonical(record.tools)) if record.tools else None
@@ -110,7 +110,7 @@ def _facts(tenant: str, record: Record, place: Place) -> dict[str, Any]:
         "duration_ms": timing.duration_ms,
         "first_byte_ms": timing.first_byte_ms,
         "overhead_ms": timing.overhead_ms,
-        "parent_exchange_id": place.parent_exchange_id,
+        "parent_exchange_id": place.parent.exchange_id if place.parent else None,
         "upstream_id": record.upstream_id,
         "external_key": caller.external_key,
         "num_sampled_tokens": sum(counts) if counts and len(counts) == len(sampled) else None,
@@ -118,21 +118,6 @@ def _facts(tenant: str, record: Record, place: Place) -> dict[str, Any]:
         "logprob_provenance": record.logprob_provenance.value,
         "sampler": asdict(record.sampler),
         "training_allowed": caller.training_allowed,
-    }
-
-
-def _prompt_columns(
-    conn: sa.Connection, tenant: str, prompt_ids: Sequence[int] | None, parent_id: str | None
-) -> dict[str, Any]:
-    if prompt_ids is None:
-        return {"prompt_prefix_len": 0, "prompt_ids": None, "num_prompt_tokens": None}
-    packed = pack_ids(prompt_ids)
-    begin = parent_prompt(conn, tenant, parent_id) if parent_id else None
-    shared = len(begin) if begin and packed.startswith(begin) else 0
-    return {
-        "prompt_prefix_len": shared // ID_BYTES,
-        "prompt_ids": packed[shared:],
-        "num_prompt_tokens": len(prompt_ids),
     }
 
 

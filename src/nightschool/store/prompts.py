@@ -1,26 +1,46 @@
 """Prompt ids as a delta to the exchange that is continued.
 
-An exchange's prompt usually begins with its parent's prompt and the completion of the parent's choice 0;
-then only the rest is stored. Where it does not, the branch forked and the whole list is stored.
+An exchange's context is its prompt ids followed by the completion of its choice 0. A prompt usually begins
+with the context of the exchange it continues; then only the rest is stored. Where it does not, the branch
+forked and the whole list is stored.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
+from typing import Any
 
 import sqlalchemy as sa
 
+from nightschool.store.records import Record
 from nightschool.store.schema import choices, exchanges
+from nightschool.store.sessions import Parent
+from nightschool.store.vectors import pack_ids
 
 ID_BYTES = 4
 
 
-def parent_prompt(conn: sa.Connection, tenant: str, exchange_id: str) -> bytes | None:
-    """The packed ids a child's prompt is expected to begin with; `None` where a part is not known."""
-    chain = _ancestors(conn, tenant, exchange_id)
-    prompt = unfold_prompts(chain)[exchange_id]
-    completion = chain[-1].completion_ids
-    return None if prompt is None or completion is None else prompt + completion
+def prompt_columns(record: Record, parent: Parent | None) -> dict[str, Any]:
+    """What the exchange's row says of its prompt. The parent's context is compared by hash, not loaded."""
+    if record.prompt_ids is None:
+        return {"prompt_prefix_len": 0}
+    packed = pack_ids(record.prompt_ids)
+    shared = 0
+    if parent is not None and parent.num_context_tokens is not None:
+        size = parent.num_context_tokens * ID_BYTES
+        if size <= len(packed) and _hash(packed[:size]) == parent.context_hash:
+            shared = parent.num_context_tokens
+    columns = {
+        "prompt_prefix_len": shared,
+        "prompt_ids": packed[shared * ID_BYTES :],
+        "num_prompt_tokens": len(record.prompt_ids),
+    }
+    completion = next((choice.completion_ids for choice in record.choices if choice.index == 0), None)
+    if completion is not None:
+        context = packed + pack_ids(completion)
+        columns |= {"num_context_tokens": len(context) // ID_BYTES, "context_hash": _hash(context)}
+    return columns
 
 
 def load_prompt(conn: sa.Connection, tenant: str, exchange_id: str) -> bytes | None:
@@ -78,3 +98,7 @@ def _ancestors(conn: sa.Connection, tenant: str, exchange_id: str) -> list[sa.Ro
     )
     chain = chain.union_all(above)
     return list(conn.execute(sa.select(chain).order_by(chain.c.hop.desc())))
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

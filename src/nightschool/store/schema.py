@@ -120,10 +120,12 @@ exchanges = Table(
     Column("parent_exchange_id", String),
     Column("upstream_id", String),
     Column("external_key", String),
-    # Prompt ids as a delta: the first `prompt_prefix_len` ids are those of the parent exchange
-    # (its prompt ids followed by the completion of its choice 0).
+    # An exchange's context is its prompt ids followed by the completion of its choice 0. Prompt ids are a
+    # delta: the first `prompt_prefix_len` ids are the context of the parent exchange.
     Column("prompt_prefix_len", Integer, nullable=False),
     Column("prompt_ids", LargeBinary),
+    Column("num_context_tokens", Integer),
+    Column("context_hash", String),
     Column("num_prompt_tokens", Integer),
     Column("num_sampled_tokens", Integer),
     Column("fidelity", String, nullable=False),

@@ -8,8 +8,9 @@ candidate with its incumbent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -26,6 +27,14 @@ PREVIEW_CHARS = 200
 NUM_CANDIDATES = 32  # exchanges with one and the same history that are weighed against each other
 
 
+class Parent(NamedTuple):
+    """The exchange that is continued: its id, and its context (`prompts.py`) where that is known."""
+
+    exchange_id: str
+    num_context_tokens: int | None
+    context_hash: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where an exchange goes. `is_new` when its session has no row yet."""
@@ -34,7 +43,7 @@ class Place:
     principal: str
     split: Split
     is_new: bool
-    parent_exchange_id: str | None = None
+    parent: Parent | None = None
 
 
 def find_session(conn: sa.Connection, tenant: str, key: str) -> str | None:
@@ -58,14 +67,15 @@ def place_exchange(conn: sa.Connection, tenant: str, record: Record, nodes: Sequ
     same = [] if session_id is None else [exchanges.c.session_id == session_id]
     if user and session_id is None:
         same.append(exchanges.c.principal == user)
-    parent = _parent(conn, sa.and_(_one_world(tenant, record, exchanges), *same), nodes)
-    if parent is not None:
-        session_id = parent.session_id
+    row = _continued(conn, sa.and_(_one_world(tenant, record, exchanges), *same), nodes)
+    if row is not None:
+        parent = Parent(row.id, row.num_context_tokens, row.context_hash)
+        return Place(row.session_id, row.principal, Split(row.split), False, parent)
     if session_id is None:
         return _new_place(conn, tenant, caller, user)
     columns = (sessions.c.principal, sessions.c.split)
     row = conn.execute(sa.select(*columns).where(sessions.c.tenant == tenant, sessions.c.id == session_id)).one()
-    return Place(session_id, row.principal, Split(row.split), False, parent.id if parent is not None else None)
+    return Place(session_id, row.principal, Split(row.split), False)
 
 
 def touch_session(conn: sa.Connection, tenant: str, place: Place, record: Record) -> None:
@@ -120,36 +130,45 @@ def _one_world(tenant: str, record: Record, table: sa.Table) -> sa.ColumnElement
     return sa.and_(*rules)
 
 
-def _parent(conn: sa.Connection, world: sa.ColumnElement[bool], nodes: Sequence[Node]) -> sa.Row | None:
-    """The exchange whose reply ends the longest prefix of `nodes`.
-
-    Where several have the same history, one that nobody has continued yet comes first, then the newest.
-    """
+def _continued(conn: sa.Connection, world: sa.ColumnElement[bool], nodes: Sequence[Node]) -> sa.Row | None:
+    """The exchange whose reply ends the longest prefix of `nodes`, with its session's principal and split."""
     replies = [node.match_hash for node in reversed(nodes) if node.role == "assistant"]
     if not replies:
         return None
-    longest = _longest(conn, world, replies[:1]) or _longest(conn, world, replies[1:])
-    if longest is None:
-        return None
-    columns = (exchanges.c.id, exchanges.c.session_id, exchanges.c.started_at, sessions.c.last_at)
-    both = sa.and_(sessions.c.tenant == exchanges.c.tenant, sessions.c.id == exchanges.c.session_id)
-    query = sa.select(*columns).join(sessions, both).where(world, exchanges.c.reply_match_hash == longest)
-    found = conn.execute(query.order_by(exchanges.c.started_at.desc()).limit(NUM_CANDIDATES)).all()
-    return next((row for row in found if row.started_at >= row.last_at), found[0])
+    # nearly always the last reply is a recorded one; only where it is not are the others looked up
+    found = _that_replied(conn, world, replies[0])
+    return found or next((_that_replied(conn, world, reply) for reply in _given(conn, world, replies[1:])), None)
 
 
-def _longest(conn: sa.Connection, world: sa.ColumnElement[bool], replies: Sequence[str]) -> str | None:
-    """The first of `replies` that some exchange gave."""
-    given = exchanges.c.reply_match_hash
+def _that_replied(conn: sa.Connection, world: sa.ColumnElement[bool], reply: str) -> sa.Row | None:
+    """Of the exchanges with one history: one that nobody has continued yet, else the newest."""
+    of_session = sa.and_(sessions.c.tenant == exchanges.c.tenant, sessions.c.id == exchanges.c.session_id)
+    query = (
+        sa.select(
+            exchanges.c.id,
+            exchanges.c.session_id,
+            exchanges.c.started_at,
+            exchanges.c.num_context_tokens,
+            exchanges.c.context_hash,
+            sessions.c.last_at,
+            sessions.c.principal,
+            sessions.c.split,
+        )
+        .join(sessions, of_session)
+        .where(world, exchanges.c.reply_match_hash == reply)
+        .order_by(exchanges.c.started_at.desc())
+        .limit(NUM_CANDIDATES)
+    )
+    found = conn.execute(query).all()
+    return next((row for row in found if row.started_at >= row.last_at), found[0] if found else None)
+
+
+def _given(conn: sa.Connection, world: sa.ColumnElement[bool], replies: Sequence[str]) -> Iterator[str]:
+    """Those of `replies` that some exchange gave, in order."""
+    column = exchanges.c.reply_match_hash
     for some in in_parts(replies):
-        if len(some) == 1:
-            found = set(conn.scalars(sa.select(given).where(world, given == some[0]).limit(1)))
-        else:
-            found = set(conn.scalars(sa.select(given).where(world, given.in_(some)).distinct()))
-        for reply in some:
-            if reply in found:
-                return reply
-    return None
+        found = set(conn.scalars(sa.select(column).where(world, column.in_(some)).distinct()))
+        yield from (reply for reply in some if reply in found)
 
 
 def _preview(messages: Sequence[Json]) -> str:

@@ -70,16 +70,15 @@ def grow(tenant: str, messages: Sequence[Json], parent: Node | None = None) -> l
 def put_nodes(conn: sa.Connection, tenant: str, nodes: Sequence[Node], spellings: Sequence[bytes] = ()) -> None:
     """Store the nodes that are not stored yet.
 
-    `spellings` are the messages' bytes in a request body, parallel to `nodes`; where one reads as the
-    node's content its blob is kept, so that the body's reference and the tree share it.
+    `spellings` are the bytes of the first messages in a request body, in order; where one reads as its node's
+    content it becomes the blob, so that the body's reference and the tree share it.
     """
     known = stored(conn, table.c.hash, tenant, [node.hash for node in nodes])
-    raws = spellings if len(spellings) == len(nodes) else [node.content for node in nodes]
-    new = {node.hash: (node, raw) for node, raw in zip(nodes, raws, strict=True) if node.hash not in known}
+    raws = dict(zip((node.hash for node in nodes), spellings, strict=False))  # as far as both go
+    new = {node.hash: node for node in nodes if node.hash not in known}
     if not new:
         return
-    datas = [raw if _reads_as(raw, node.content) else node.content for node, raw in new.values()]
-    hashes = put_blobs(conn, tenant, datas)
+    hashes = put_blobs(conn, tenant, [_spelling(node, raws.get(node.hash)) for node in new.values()])
     rows = [
         {
             "tenant": tenant,
@@ -90,7 +89,7 @@ def put_nodes(conn: sa.Connection, tenant: str, nodes: Sequence[Node], spellings
             "blob_hash": blob_hash,
             "match_hash": node.match_hash,
         }
-        for (node, _), blob_hash in zip(new.values(), hashes, strict=True)
+        for node, blob_hash in zip(new.values(), hashes, strict=True)
     ]
     conn.execute(sa.insert(table), rows)
 
@@ -131,13 +130,12 @@ def _node(conn: sa.Connection, tenant: str, node_hash: str) -> Node:
     return Node(*row, content=b"")
 
 
-def _reads_as(raw: bytes, content: bytes) -> bool:
-    if raw is content:
-        return True
+def _spelling(node: Node, raw: bytes | None) -> bytes:
+    """`raw` where it reads as the node's content, else its canonical bytes."""
     try:
-        return canonical(json.loads(raw)) == content
+        return raw if raw is not None and canonical(json.loads(raw)) == node.content else node.content
     except (ValueError, RecursionError):
-        return False
+        return node.content
 
 
 def _unknown(node_hash: str) -> StoreError:

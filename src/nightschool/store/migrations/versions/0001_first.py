@@ -109,6 +109,8 @@ def create_exchanges() -> None:
         sa.Column("external_key", sa.String()),
         sa.Column("prompt_prefix_len", sa.Integer(), nullable=False),
         sa.Column("prompt_ids", sa.LargeBinary()),
+        sa.Column("num_context_tokens", sa.Integer()),
+        sa.Column("context_hash", sa.String()),
         sa.Column("num_prompt_tokens", sa.Integer()),
         sa.Column("num_sampled_tokens", sa.Integer()),
         sa.Column("fidelity", sa.String(), nullable=False),
