@@ -1,0 +1,93 @@
+"""All judgements on one target as one reward: the probability that it was a success."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nightschool.feedback.record import current_view
+from nightschool.feedback.text import TextCalibrator
+from nightschool.types import Feedback, FeedbackKind
+
+NO_FEEDBACK = "no feedback"
+NOT_CALIBRATED = "text not calibrated"
+NO_SCALE = "number without a scale"
+UNCLEAR = "feedback without a verdict"
+DISAGREE = "judgements disagree"
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """`value` in [0, 1], or `None` with the `reason` why the feedback says nothing usable."""
+
+    value: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RewardRule:
+    """How judgements become a reward.
+
+    `noise_rate`: measured probability that a thumb points the wrong way; `None` takes thumbs at their
+    word. `calibrator`: reads texts; `None` leaves them unused.
+    """
+
+    noise_rate: float | None = None
+    calibrator: TextCalibrator | None = None
+
+
+def combine(judgements: Sequence[Feedback], rule: RewardRule) -> Reward:
+    """The strongest kind decides: an outcome, else the thumbs, else the texts. Silence is `None`, not 0.
+
+    Several thumbs are independent votes of known accuracy (8.2 of the specification): the log-odds add
+    up. Without a measured noise rate disagreeing thumbs cannot be weighed, and give nothing.
+    """
+    current = current_view(judgements)
+    outcomes = [value for value in (outcome(f.value) for f in _of(current, FeedbackKind.OUTCOME)) if value is not None]
+    if outcomes:
+        return Reward(outcomes[-1], "outcome")
+    thumbs = [bool(f.value) for f in _of(current, FeedbackKind.THUMB)]
+    if thumbs:
+        return _vote(thumbs, rule.noise_rate)
+    texts = [str(f.value) for f in _of(current, FeedbackKind.TEXT)]
+    if texts and rule.calibrator is not None:
+        return Reward(float(rule.calibrator.probabilities(["\n".join(texts)])[0]), f"text ({rule.calibrator.version})")
+    if texts:
+        return Reward(None, NOT_CALIBRATED)
+    if _of(current, FeedbackKind.NUMBER):
+        return Reward(None, NO_SCALE)
+    return Reward(None, UNCLEAR if current else NO_FEEDBACK)
+
+
+def outcome(value: Any) -> float | None:
+    """Success within 0 and 1 from an outcome: true or false, a number, or {"success": either}."""
+    if isinstance(value, dict):
+        value = value.get("success")
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, int | float) and math.isfinite(value) and 0 <= value <= 1:
+        return float(value)
+    return None
+
+
+def pair(judgements: Sequence[Feedback]) -> tuple[str, bool] | None:
+    """The text and the thumb of a target that has both and whose thumbs agree, for the text calibrator."""
+    current = current_view(judgements)
+    thumbs = {bool(f.value) for f in _of(current, FeedbackKind.THUMB)}
+    texts = [str(f.value) for f in _of(current, FeedbackKind.TEXT)]
+    return ("\n".join(texts), thumbs.pop()) if texts and len(thumbs) == 1 else None
+
+
+def _vote(thumbs: Sequence[bool], noise_rate: float | None) -> Reward:
+    if noise_rate is None:
+        if len(set(thumbs)) > 1:
+            return Reward(None, DISAGREE)
+        return Reward(float(thumbs[0]), "thumb")
+    balance = sum(1 if up else -1 for up in thumbs) * math.log((1 - noise_rate) / noise_rate)
+    return Reward(1 / (1 + math.exp(-balance)), "thumb")
+
+
+def _of(judgements: Sequence[Feedback], kind: FeedbackKind) -> list[Feedback]:
+    return [feedback for feedback in judgements if feedback.kind == kind]

@@ -1,0 +1,1 @@
+"""Valuation: how likely the agent succeeds, estimated from words and feedback alone, with its uncertainty."""

@@ -1,0 +1,75 @@
+"""How far predicted probabilities can be believed: cross-fitting by principal, Brier score, reliability."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nightschool.types import Json
+from nightschool.valuation.logistic import Logistic, Platt, fit_logistic, fit_platt
+from nightschool.valuation.words import Vocabulary
+
+FOLDS = 5
+RIDGE = 0.5
+NUM_BINS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WordModel:
+    """A calibrated logistic model of texts, and its honest predictions of the texts it was made from.
+
+    `log_odds` and `errors` (N,) are cross-fitted: no principal's rows informed them.
+    """
+
+    vocabulary: Vocabulary
+    logistic: Logistic
+    platt: Platt
+    log_odds: np.ndarray
+    errors: np.ndarray
+
+    def predict(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Calibrated log-odds and standard errors of new texts, (N,) each."""
+        return self.platt.apply(*self.logistic.predict(self.vocabulary.matrix(texts)))
+
+
+def fit_word_model(
+    texts: Sequence[str], targets: np.ndarray, weights: np.ndarray, principals: Sequence[str]
+) -> WordModel:
+    """Fit on all rows, and once per fold without it for the cross-fitted scores the calibration rests on."""
+    folds = np.array([fold_of(principal) for principal in principals])
+    scores, errors = np.zeros(len(texts)), np.zeros(len(texts))
+    for fold in sorted(set(folds.tolist())):
+        inside, outside = np.flatnonzero(folds == fold).tolist(), np.flatnonzero(folds != fold).tolist()
+        vocabulary, logistic = _fit([texts[i] for i in outside], targets[outside], weights[outside])
+        scores[inside], errors[inside] = logistic.predict(vocabulary.matrix([texts[i] for i in inside]))
+    platt = fit_platt(scores, targets, weights)
+    return WordModel(*_fit(texts, targets, weights), platt, *platt.apply(scores, errors))
+
+
+def fold_of(principal: str) -> int:
+    return int.from_bytes(hashlib.sha256(principal.encode()).digest()[:8], "big") % FOLDS
+
+
+def report(probabilities: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> Json:
+    """Brier score beside that of always saying the mean, and per bin: predicted, observed, rows."""
+    mean = float(np.average(targets, weights=weights))
+    order = np.argsort(probabilities, kind="stable")
+    bins = [part for part in np.array_split(order, NUM_BINS) if len(part)]
+    return {
+        "rows": len(targets),
+        "mean": mean,
+        "brier": float(np.average((probabilities - targets) ** 2, weights=weights)),
+        "brier_of_mean": float(np.average((mean - targets) ** 2, weights=weights)),
+        "reliability": [
+            {"predicted": float(probabilities[part].mean()), "observed": float(targets[part].mean()), "rows": len(part)}
+            for part in bins
+        ],
+    }
+
+
+def _fit(texts: Sequence[str], targets: np.ndarray, weights: np.ndarray) -> tuple[Vocabulary, Logistic]:
+    vocabulary = Vocabulary.of(texts)
+    return vocabulary, fit_logistic(vocabulary.matrix(texts), targets, weights, RIDGE)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from nightschool.errors import RefusedError, TooLittleDataError
+from nightschool.objectives import oapl, sft
+from nightschool.objectives.oapl import SingleRule, annotate_groups, annotate_singles, log_mean_exp, value
+from nightschool.types import Sample
+
+MASK = (False, True, True)
+
+
+def sample(reward: float | None = 1.0, group: str | None = "g", version: str = "v1", name: str = "s") -> Sample:
+    return Sample(name, (5, 6, 7), MASK, MASK, reward=reward, policy_version=version, group_id=group)
+
+
+def test_group_values_of_golden_g6a() -> None:
+    assert log_mean_exp([1, 0, 0, 0], 1.0) == pytest.approx(0.357374, abs=1e-6)
+    assert log_mean_exp([1, 0, 0, 0], 0.1) == pytest.approx(0.861384, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "advantages"),
+    [  # golden G5, column OAPL beta1 = 1
+        ([1, 1, 0, 0], [0.379885, 0.379885, -0.620115, -0.620115]),
+        ([1, 0, 0, 0], [0.642626, -0.357374, -0.357374, -0.357374]),
+        ([1, 1, 1, 1], [0, 0, 0, 0]),
+    ],
+)
+def test_group_advantages(rewards: list[float], advantages: list[float]) -> None:
+    found = annotate_groups([sample(r) for r in rewards], "v1", beta1=1.0, beta2=0.1)
+    assert [s.annotations["advantage"] for s in found] == pytest.approx(advantages, abs=1e-6)
+    assert {s.annotations["beta"] for s in found} == {0.1}
+
+
+def test_groups_do_not_mix() -> None:
+    found = annotate_groups([sample(1, "a"), sample(0, "b"), sample(1, "a"), sample(0, "b")], "v1")
+    assert [s.annotations["advantage"] for s in found] == pytest.approx([0, 0, 0, 0])
+
+
+def test_a_group_of_one_is_refused() -> None:
+    with pytest.raises(RefusedError, match="group of one"):
+        annotate_groups([sample(1, "a"), sample(0, "a"), sample(1, "b")], "v1")
+
+
+def test_a_buffer_of_two_versions_is_refused() -> None:
+    with pytest.raises(RefusedError, match="one anchor per buffer"):
+        annotate_groups([sample(1), sample(0, version="v2")], "v1")
+    with pytest.raises(RefusedError, match="one anchor per buffer"):
+        annotate_groups([sample(1), sample(0)], "v2")
+    anchored = replace(sample(), reference_logprobs=(None, -1.0, -1.0))
+    with pytest.raises(RefusedError, match="one anchor per buffer"):
+        annotate_singles([anchored], [(0.5, 0.4)], SingleRule())
+
+
+def test_the_value_is_the_more_pessimistic_of_two_margins_and_never_negative() -> None:
+    assert value(0.6, 0.5, beta=0.25, margin=1.0) == pytest.approx(0.35)  # 0.6 - 0.25 is below p_lo
+    assert value(0.6, 0.2, beta=0.25, margin=1.0) == 0.2  # p_lo is below
+    assert value(0.6, 0.5, beta=0.25, margin=0.0) == 0.5  # never above p_lo
+    assert value(0.1, 0.05, beta=0.25, margin=1.0) == 0.0
+
+
+def test_single_advantages() -> None:
+    rule = SingleRule(beta=0.25, margin=1.0, floor=-3.0)
+    up, down = annotate_singles([sample(1.0), sample(0.0)], [(0.6, 0.5), (0.6, 0.2)], rule)
+    assert up.annotations == pytest.approx({"value": 0.35, "advantage": 0.65, "beta": 0.25, "floor": -3.0})
+    assert down.annotations["advantage"] == pytest.approx(-0.2)
+
+
+def test_soft_rewards_need_calibration() -> None:
+    with pytest.raises(RefusedError, match="calibrated probability"):
+        annotate_singles([sample(0.7)], [(0.5, 0.4)], SingleRule())
+    (soft,) = annotate_singles([sample(0.7)], [(0.5, 0.4)], SingleRule(calibrated=True))
+    assert soft.annotations["advantage"] == pytest.approx(0.7 - 0.25)
+
+
+@pytest.mark.parametrize("reward", [None, float("nan"), 1.5, -0.1])
+def test_a_reward_that_is_none_is_refused(reward: float | None) -> None:
+    with pytest.raises(RefusedError):
+        annotate_singles([sample(reward)], [(0.5, 0.4)], SingleRule(calibrated=True))
+
+
+def test_a_trajectory_with_a_part_left_out_is_refused() -> None:
+    partial = replace(sample(), loss_mask=(False, True, False))
+    with pytest.raises(RefusedError, match="whole trajectory"):
+        annotate_singles([partial], [(0.5, 0.4)], SingleRule())
+    assert sft.annotate([partial]) == [partial]  # imitation may leave a part out
+
+
+def test_tokens_of_somebody_else_are_never_trained() -> None:
+    with pytest.raises(RefusedError, match="only sampled tokens"):
+        sft.annotate([replace(sample(), completion_mask=(False, False, True))])
+    with pytest.raises(RefusedError, match="first token"):
+        sft.annotate([replace(sample(), loss_mask=(True, True, True), completion_mask=(True, True, True))])
+    with pytest.raises(RefusedError, match="has none"):
+        sft.annotate([replace(sample(), loss_mask=(False, False, False))])
+    with pytest.raises(TooLittleDataError, match="nothing to study"):
+        sft.annotate([])
+
+
+def test_the_closed_form_value_is_the_group_value_of_an_infinite_group() -> None:
+    # beta log(1 + p (e^(1/beta) - 1)) at p = 1/4, beta = 1, against a group of 4000 with 1000 successes
+    closed = math.log(1 + 0.25 * (math.e - 1))
+    assert closed == pytest.approx(0.357374, abs=1e-6)
+    assert log_mean_exp([1.0] * 1000 + [0.0] * 3000, 1.0) == pytest.approx(closed, abs=1e-9)
+    assert oapl.LOSS == "squared_log_ratio"
