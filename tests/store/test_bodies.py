@@ -157,3 +157,14 @@ def test_short_spans_stay_literal(store):
     store.write(lambda conn: put_body(conn, "default", raw))
     with store.read() as conn:
         assert conn.scalar(sa.select(sa.func.count()).select_from(blob_table)) == 0
+
+
+def test_a_conversation_that_forks_inside_a_page_comes_back(store):
+    def body(messages: list[dict]) -> bytes:
+        return json.dumps({"messages": messages}).encode()
+
+    history = [{"role": "user", "content": f"{n} " + "x" * 60} for n in range(30)]
+    same = [{"role": "user", "content": "the same again and again, long enough to be shared"}] * 30
+    for messages in (history, history[:20] + history[:5], history[:20], history[3:], history + history, same):
+        round_trip(store, body(messages))
+        round_trip(store, b" " + body(messages))

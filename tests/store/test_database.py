@@ -5,6 +5,7 @@ from concurrent.futures import wait
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 
 from nightschool.errors import StoreError
 from nightschool.store.blobs import get_blob, put_blob
@@ -105,7 +106,7 @@ def test_nothing_is_acknowledged_that_a_full_disk_took_back(store):
 
 
 def test_reading_cannot_write(store):
-    with store.read() as conn, pytest.raises(sa.exc.OperationalError, match="readonly"):
+    with store.read() as conn, pytest.raises(OperationalError, match="readonly"):
         put_blob(conn, "default", b"lost")
     store.write(lambda conn: put_blob(conn, "default", b"kept"))
     assert count_blobs(store) == 1

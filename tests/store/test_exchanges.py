@@ -2,6 +2,7 @@ import json
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
 from nightschool.store.bodies import get_body
 from nightschool.store.exchanges import (
@@ -13,7 +14,7 @@ from nightschool.store.exchanges import (
 )
 from nightschool.store.ids import new_id
 from nightschool.store.schema import blobs, bodies, exchanges, messages
-from nightschool.types import Choice, Fidelity, LogprobProvenance, Purpose, Sampler, Split
+from nightschool.types import Choice, Exchange, Fidelity, LogprobProvenance, Purpose, Sampler, Split
 
 USER = {"role": "user", "content": "hi"}
 REPLY = {"role": "assistant", "content": "hello"}
@@ -24,9 +25,11 @@ def insert(store, record) -> str:
     return store.write(lambda conn: insert_exchange(conn, store.tenant, record))
 
 
-def load(store, exchange_id):
+def load(store, exchange_id) -> Exchange:
     with store.read() as conn:
-        return load_exchange(conn, store.tenant, exchange_id)
+        found = load_exchange(conn, store.tenant, exchange_id)
+    assert found is not None
+    return found
 
 
 def test_what_went_in_comes_out(store, make_record):
@@ -69,7 +72,8 @@ def test_missing_is_not_zero(store, make_record):
     assert empty.messages == ()
     with store.read() as conn:
         assert conn.scalars(sa.select(exchanges.c.num_sampled_tokens)).all() == [None, None]
-    assert load(store, new_id()) is None
+    with store.read() as conn:
+        assert load_exchange(conn, "default", new_id()) is None
 
 
 def test_prompt_ids_are_a_delta_to_the_parent_and_come_back(store, make_record):
@@ -147,7 +151,7 @@ def test_strange_messages_are_stored(store, make_record, message):
 def test_one_id_is_one_exchange(store, make_record):
     record = make_record([USER])
     insert(store, record)
-    with pytest.raises(sa.exc.IntegrityError):
+    with pytest.raises(IntegrityError):
         insert(store, record)
 
 

@@ -91,3 +91,16 @@ def test_a_lone_surrogate_is_content_too(store):
     leaf = store.write(lambda conn: put_messages(conn, "default", [message]))
     with store.read() as conn:
         assert load_branch(conn, "default", leaf) == (message,)
+
+
+def test_several_replies_to_one_leaf_and_a_branch_known_only_above(store):
+    history = [{"role": "user", "content": str(n)} for n in range(30)]
+    nodes = grow("default", history)
+    replies = [grow("default", [{"role": "assistant", "content": str(n)}], nodes[-1])[0] for n in range(12)]
+    store.write(lambda conn: put_nodes(conn, "default", nodes[:5]))
+    store.write(lambda conn: put_nodes(conn, "default", [*nodes, *replies[:6]]))
+    store.write(lambda conn: put_nodes(conn, "default", [*nodes, *replies]))
+    store.write(lambda conn: put_nodes(conn, "default", [*nodes, *replies]))
+    assert count(store, messages) == 30 + 12
+    with store.read() as conn:
+        assert load_branch(conn, "default", replies[11].hash) == (*history, {"role": "assistant", "content": "11"})

@@ -25,12 +25,13 @@ def put_blobs(conn: sa.Connection, tenant: str, datas: Iterable[bytes]) -> list[
     return hashes
 
 
-def put_hashed(conn: sa.Connection, tenant: str, datas: dict[str, bytes]) -> None:
-    """Store what is not stored yet of blobs whose hashes are known."""
+def put_hashed(conn: sa.Connection, tenant: str, datas: dict[str, bytes]) -> set[str]:
+    """Store what is not stored yet of blobs whose hashes are known; the hashes of those that were."""
     known = stored(conn, blobs.c.hash, tenant, list(datas))
     rows = [{"tenant": tenant, "hash": h, "data": data} for h, data in datas.items() if h not in known]
     if rows:
         conn.execute(sa.insert(blobs), rows)
+    return known
 
 
 def get_blob(conn: sa.Connection, tenant: str, blob_hash: str) -> bytes:

@@ -49,8 +49,11 @@ def put_body(conn: sa.Connection, tenant: str, raw: bytes, segments: Sequence[Se
     known = sa.select(bodies.c.hash).where(bodies.c.tenant == tenant, bodies.c.hash == body_hash)
     if conn.scalar(known) is not None:
         return body_hash
-    encoded, shared = _encode(scan(raw) if segments is None else segments)
-    put_hashed(conn, tenant, shared)
+    encoded, groups = _encode(scan(raw) if segments is None else segments)
+    for group in reversed(groups):
+        known = put_hashed(conn, tenant, group)
+        if next(iter(group), None) in known and group is not groups[0]:
+            break  # its page is stored, and so is everything before it
     row = {"tenant": tenant, "hash": body_hash, "size_bytes": len(raw), "segments": _pack(encoded)}
     conn.execute(sa.insert(bodies), row)
     return body_hash
@@ -140,9 +143,12 @@ def _next(text: str, at: int, close: str) -> int:
     return at if text[at] == close else _enter(text, at, ",")
 
 
-def _encode(segments: Sequence[Segment]) -> tuple[bytes, dict[str, bytes]]:
-    """The bytes that stand for `segments`, and the blobs they refer to, by hash."""
-    shared: dict[str, bytes] = {}
+def _encode(segments: Sequence[Segment]) -> tuple[bytes, list[dict[str, bytes]]]:
+    """The bytes that stand for `segments`, and the blobs they refer to, by hash.
+
+    The blobs come in groups: all but the first begin with the page that closes what is before it.
+    """
+    groups: list[dict[str, bytes]] = [{}]
     head: list[bytes] = []
     run: list[bytes] = []  # from the first message on
     num_messages = 0
@@ -150,11 +156,12 @@ def _encode(segments: Sequence[Segment]) -> tuple[bytes, dict[str, bytes]]:
         if kind == MESSAGE and num_messages == 0:
             head, run = run, []
         worth_it = kind and len(data) >= WORTH_SHARING
-        run.append(_refer(REFERENCE, data, shared) if worth_it else _literal(data))
+        run.append(_refer(REFERENCE, data, groups[-1]) if worth_it else _literal(data))
         num_messages += kind == MESSAGE
         if kind == MESSAGE and num_messages % PAGE_MESSAGES == 0:
-            run = [_refer(PAGE, b"".join(run), shared)]
-    return b"".join(head + run), shared
+            groups.append({})
+            run = [_refer(PAGE, b"".join(run), groups[-1])]
+    return b"".join(head + run), groups
 
 
 def _refer(code: int, data: bytes, shared: dict[str, bytes]) -> bytes:

@@ -39,6 +39,10 @@ def insert_exchange(conn: sa.Connection, tenant: str, record: Record) -> str:
 
     Decides session, principal and split (`sessions.py`), stores what is new of bodies, messages and prompt
     ids, and hands parked feedback over.
+
+    Units: processor time, median, on two busy cores: 2.2 ms, and 27 µs more per resent message of 300
+    characters (parsed and hashed, not written): 4.4 ms at 80 messages. Budget: 6 ms there. The rows written
+    depend on the new messages alone.
     """
     segments = scan(record.request_body)
     spellings = [segment.data for segment in segments if segment.kind == MESSAGE]

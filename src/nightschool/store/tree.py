@@ -15,6 +15,8 @@ from nightschool.store.matching import match_key
 from nightschool.store.schema import messages as table
 from nightschool.types import Json
 
+NUM_RECENT = 8  # levels from the leaf up that are looked at before the rest: usually two are new
+
 _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -68,12 +70,12 @@ def grow(tenant: str, messages: Sequence[Json], parent: Node | None = None) -> l
 
 
 def put_nodes(conn: sa.Connection, tenant: str, nodes: Sequence[Node], spellings: Sequence[bytes] = ()) -> None:
-    """Store the nodes that are not stored yet.
+    """Store the nodes that are not stored yet: one branch, root first, and perhaps several replies to its leaf.
 
     `spellings` are the bytes of the first messages in a request body, in order; where one reads as its node's
     content it becomes the blob, so that the body's reference and the tree share it.
     """
-    known = stored(conn, table.c.hash, tenant, [node.hash for node in nodes])
+    known = _known(conn, tenant, nodes)
     raws = dict(zip((node.hash for node in nodes), spellings, strict=False))  # as far as both go
     new = {node.hash: node for node in nodes if node.hash not in known}
     if not new:
@@ -128,6 +130,16 @@ def _node(conn: sa.Connection, tenant: str, node_hash: str) -> Node:
     if row is None:
         raise _unknown(node_hash)
     return Node(*row, content=b"")
+
+
+def _known(conn: sa.Connection, tenant: str, nodes: Sequence[Node]) -> set[str]:
+    """The hashes of `nodes` that are stored. One branch: above a stored node everything is stored."""
+    recent = [node for node in nodes if node.depth > nodes[-1].depth - NUM_RECENT]
+    found = stored(conn, table.c.hash, tenant, [node.hash for node in recent])
+    if not found:
+        return stored(conn, table.c.hash, tenant, [node.hash for node in nodes])
+    depth = max(node.depth for node in recent if node.hash in found)
+    return found.union(node.hash for node in nodes if node.depth < depth)
 
 
 def _spelling(node: Node, raw: bytes | None) -> bytes:
