@@ -75,7 +75,7 @@ def _serve(asked: argparse.Namespace, key: str | None) -> None:
             print(ready, flush=True)
 
     config = uvicorn.Config(
-        build_app(engine, (asked.host,)), log_level="warning", timeout_graceful_shutdown=3, backlog=512
+        build_app(engine, (asked.host,)), log_level="warning", ws="none", timeout_graceful_shutdown=3
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after its shutdown
     Server(config).run(sockets=[listening])

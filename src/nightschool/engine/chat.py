@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import orjson
 
@@ -37,38 +38,43 @@ class Chat:
     async def reply(self) -> Json:
         choices: list[Json] = []
         used = 0
-        async for index, event in self.engine.events(self.request):
-            if isinstance(event, Done):
-                choices.append(self._choice(index, event))
-                used += len(event.tokens)
+        async with aclosing(self.engine.events(self.request)) as events:
+            async for index, event in events:
+                if isinstance(event, Done):
+                    choices.append(self._choice(index, event))
+                    used += len(event.tokens)
         choices.sort(key=lambda choice: choice["index"])
         fields: Json = {"choices": choices, "usage": self._usage(used)}
         if self.body.return_token_ids:
             fields["prompt_token_ids"] = self.request.prompt_ids
         return envelope(self.kind, self.id, self.body.model, **fields)
 
-    async def chunks(self) -> AsyncIterator[Json]:
+    async def chunks(self) -> AsyncGenerator[Json, None]:
         """Chunks in vLLM's shape: a first one per choice, one per token, one with the finish reason."""
         speakers = [self._speaker() for _ in range(self.request.n)]
-        prompt = {"prompt_token_ids": self.request.prompt_ids} if self.body.return_token_ids else {}
+        prompt: Json = {"prompt_token_ids": self.request.prompt_ids} if self.body.return_token_ids else {}
         for index in range(self.request.n):
             yield self._chunk(index, {"role": "assistant", "content": ""}, **(prompt if index == 0 else {}))
         used = 0
-        async for index, event in self.engine.events(self.request):
-            if isinstance(event, Step):
-                used += 1
-                yield self._token_chunk(index, speakers[index].push(event.token), event.token)
-                continue
-            rest, message, reason = speakers[index].finish(event)
-            sent = {**message, "content": speakers[index].shown or message["content"]}
-            remember(self.engine.base.renderer, self.request.prompt_ids, sent, event)
-            if rest:
-                yield self._chunk(index, {"content": rest})
-            if calls := message.get("tool_calls"):
-                yield self._chunk(index, {"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]})
-            yield self._chunk(index, {}, finish_reason=reason)
+        async with aclosing(self.engine.events(self.request)) as events:
+            async for index, event in events:
+                if isinstance(event, Step):
+                    used += 1
+                    yield self._token_chunk(index, speakers[index].push(event.token), event.token)
+                else:
+                    for chunk in self._last_chunks(index, speakers[index], event):
+                        yield chunk
         if self.body.include_usage:
             yield envelope(f"{self.kind}.chunk", self.id, self.body.model, choices=[], usage=self._usage(used))
+
+    def _last_chunks(self, index: int, speaker: Speaker, done: Done) -> list[Json]:
+        """What was held back: the rest of the text, the calls, then the finish reason."""
+        rest, message, reason = speaker.finish(done)
+        remember(self.engine.base.renderer, self.request.prompt_ids, message, done)
+        chunks = [self._chunk(index, {"content": rest})] if rest else []
+        if calls := message.get("tool_calls"):
+            chunks.append(self._chunk(index, {"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}))
+        return [*chunks, self._chunk(index, {}, finish_reason=reason)]
 
     def _speaker(self) -> Speaker:
         return Speaker(Decoder(self.engine.base.renderer.tokenizer), self.body.stop, self.calls)
@@ -130,27 +136,29 @@ class Completion:
         used = sum(choice.pop("num_tokens") for choice in choices)
         return envelope(self.kind, self.id, self.body.model, choices=choices, usage=self._usage(used))
 
-    async def chunks(self) -> AsyncIterator[Json]:
+    async def chunks(self) -> AsyncGenerator[Json, None]:
         if len(self.requests) > 1:
             raise InputError("A stream has one prompt.", f"{len(self.requests)} were sent.", "Send them one by one.")
         request = self.requests[0]
         speakers = [self._speaker() for _ in range(request.n)]
         used = 0
-        async for index, event in self.engine.events(request):
-            if isinstance(event, Step):
-                used += 1
-                yield self._chunk(index, speakers[index].push(event.token), [event.token], None)
-            else:
-                rest, _, reason = speakers[index].finish(event)
-                yield self._chunk(index, rest, [], reason)
+        async with aclosing(self.engine.events(request)) as events:
+            async for index, event in events:
+                if isinstance(event, Step):
+                    used += 1
+                    yield self._chunk(index, speakers[index].push(event.token), [event.token], None)
+                else:
+                    rest, _, reason = speakers[index].finish(event)
+                    yield self._chunk(index, rest, [], reason)
         if self.body.include_usage:
             yield envelope(self.kind, self.id, self.body.model, choices=[], usage=self._usage(used))
 
     async def _run(self, request: Request) -> list[Json]:
         choices: dict[int, Json] = {}
-        async for index, event in self.engine.events(request):
-            if isinstance(event, Done):
-                choices[index] = self._choice(request, event)
+        async with aclosing(self.engine.events(request)) as events:
+            async for index, event in events:
+                if isinstance(event, Done):
+                    choices[index] = self._choice(request, event)
         return [choices[index] for index in range(request.n)]
 
     def _choice(self, request: Request, done: Done) -> Json:

@@ -55,8 +55,8 @@ def draw(logits: Tensor, settings: list[Sampling], uniforms: list[float]) -> Dra
     weights = (scaled - top).exp_()
     cut = [row for row, s in enumerate(settings) if s.top_p < 1 and s.temperature > 0]
     if cut:
-        weights[cut] = nucleus(weights[cut], torch.tensor([settings[row].top_p for row in cut], device=device))
-    ids, total = invert(weights, torch.tensor(uniforms, dtype=torch.float64, device=device))
+        weights[cut] = nucleus(weights[cut], _floats([settings[row].top_p for row in cut], device))
+    ids, total = invert(weights, _floats(uniforms, device))
     greedy = [row for row, s in enumerate(settings) if s.temperature == 0]
     if greedy:
         ids[greedy] = scaled[greedy].argmax(-1)
@@ -75,7 +75,7 @@ def nucleus(weights: Tensor, top_p: Tensor) -> Tensor:
     order = weights.sort(dim=-1, descending=True)
     share = order.values.double().cumsum(-1)
     before = share - order.values
-    kept = order.values.masked_fill(before >= top_p[:, None].double() * share[:, -1:], 0.0)
+    kept = order.values.masked_fill(before >= top_p[:, None] * share[:, -1:], 0.0)
     return torch.zeros_like(weights).scatter_(1, order.indices, kept)
 
 
@@ -99,3 +99,7 @@ def invert(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 def _inside(goal: Tensor, sums: Tensor) -> Tensor:
     """Rounding must not carry a goal past the last positive weight."""
     return torch.minimum(goal, torch.nextafter(sums[:, -1:], torch.zeros_like(sums[:, -1:])))
+
+
+def _floats(values: list[float], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device=device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +86,7 @@ class Engine:
             )
         return wanted
 
-    async def events(self, request: Request) -> AsyncIterator[tuple[int, Step | Done]]:
+    async def events(self, request: Request) -> AsyncGenerator[tuple[int, Step | Done], None]:
         """Run a request; yields (choice, event) until each choice is done.
 
         Leaving the iteration early drops the request from the batch.
@@ -143,7 +143,7 @@ class EngineError(NightschoolError):
 def stop_ids(base: BaseModel) -> frozenset[int]:
     """Ids that end a reply: end of turn, and what the model's own configuration names."""
     found = {base.renderer.end_id}
-    for config in (base.network.config, getattr(base.network, "generation_config", None)):
+    for config in (base.network.config, base.network.generation_config):
         own = getattr(config, "eos_token_id", None)
-        found |= set(own) if isinstance(own, list) else {own} - {None}
+        found |= set(own if isinstance(own, list) else [] if own is None else [own])
     return frozenset(found)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from nightschool.errors import MissingError
 from nightschool.models import attention
@@ -24,7 +24,7 @@ class BaseModel:
 
     name: str
     folder: Path
-    network: nn.Module
+    network: PreTrainedModel
     renderer: Renderer
     digest: str
     device: torch.device

@@ -115,8 +115,7 @@ def convert(source: Path, target: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(**place)
         packed = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
         config = AutoConfig.from_pretrained(**place)
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
+        config.__dict__.pop("quantization_config", None)  # the new weights are plain
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         model.load_state_dict(packed.state_dict())
         model.tie_weights()
