@@ -61,7 +61,7 @@ class Client:
         Raises: InputError, RefusedError (no permission), MissingError (nothing answers, also after retries).
         """
         details = {key: value for key, value in said.items() if key not in KINDS}
-        judgements = [(kind, said[kind]) for kind in KINDS if kind in said]
+        judgements = [(kind, said.get(kind)) for kind in KINDS if kind in said]
         if not judgements or sum(target in said for target in TARGETS) != 1:
             raise InputError(
                 "No feedback was sent.",

@@ -57,7 +57,7 @@ class AliasTable:
         self._store = store
         self._agent = agent
         self._snapshot: Snapshot | None = None
-        self._reading: asyncio.Future[Snapshot] | None = None
+        self._reading: asyncio.Task[None] | None = None
 
     async def names(self) -> list[str]:
         """The names a client may ask for."""
@@ -116,8 +116,7 @@ class AliasTable:
         wanted_from = time.monotonic() - max_age_s
         while self._snapshot is None or self._snapshot.read_at < wanted_from:
             if self._reading is None:
-                self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
-                self._reading.add_done_callback(self._settle)
+                self._reading = asyncio.create_task(self._refresh())
             try:
                 await asyncio.shield(self._reading)
             except SQLAlchemyError as error:
@@ -125,18 +124,15 @@ class AliasTable:
                     raise StoreError(
                         "No agent can be looked up.", "The store cannot be read.", "nightschool doctor"
                     ) from error
+                log.warning("The alias table could not be read (%s); the last one serves on.", type(error).__name__)
                 return self._snapshot
         return self._snapshot
 
-    def _settle(self, reading: asyncio.Future[Snapshot]) -> None:
-        self._reading = None
-        if reading.cancelled():
-            return
-        error = reading.exception()
-        if error is None:
-            self._snapshot = reading.result()
-        else:
-            log.warning("The alias table could not be read (%s); the last one goes on serving.", type(error).__name__)
+    async def _refresh(self) -> None:
+        try:
+            self._snapshot = await asyncio.to_thread(self._read)
+        finally:
+            self._reading = None  # before this task is done: nobody may wait for a reading that is over
 
     def _read(self) -> Snapshot:
         read_at = time.monotonic()
