@@ -170,20 +170,32 @@ def _when(item: Feedback) -> tuple[float, float, str]:
 
 
 def _find(conn: sa.Connection, tenant: str, item: NewFeedback, admin: bool) -> _Found | None:
-    """The newest target with that name. Without the admin token a name means service before exams."""
-    is_exam = sa.literal(0) if admin else sa.case((exchanges.c.purpose == Purpose.EXAM.value, 1), else_=0)
+    """The newest target with that name; a session is also known by its exchanges' ids.
+
+    Without the admin token a name means service before exams.
+    """
     if item.target_kind == TargetKind.SESSION:
         is_exam = sa.literal(0) if admin else sa.case((sessions.c.purpose == Purpose.EXAM.value, 1), else_=0)
         named = sa.or_(sessions.c.id == item.target_id, sessions.c.external_key == item.target_id)
         query = sa.select(sessions.c.id, sessions.c.purpose).where(sessions.c.tenant == tenant, named)
         row = conn.execute(query.order_by(is_exam, sessions.c.last_at.desc()).limit(1)).first()
-        return None if row is None else _Found(None, row.id, row.purpose)
-    columns = [exchanges.c.external_key]
+        if row is not None:
+            return _Found(None, row.id, row.purpose)
+        inside = _find_exchange(conn, tenant, item.target_id, (exchanges.c.id, exchanges.c.upstream_id), admin)
+        return None if inside is None else _Found(None, inside.session_id, inside.purpose)
+    columns = (exchanges.c.external_key,)
     if item.target_kind == TargetKind.EXCHANGE:
-        columns = [exchanges.c.id, exchanges.c.upstream_id, exchanges.c.external_key]
+        columns = (exchanges.c.id, exchanges.c.upstream_id, exchanges.c.external_key)
+    return _find_exchange(conn, tenant, item.target_id, columns, admin)
+
+
+def _find_exchange(
+    conn: sa.Connection, tenant: str, name: str, columns: Sequence[sa.Column[Any]], admin: bool
+) -> _Found | None:
+    is_exam = sa.literal(0) if admin else sa.case((exchanges.c.purpose == Purpose.EXAM.value, 1), else_=0)
     for column in columns:
         query = sa.select(exchanges.c.id, exchanges.c.session_id, exchanges.c.purpose)
-        query = query.where(exchanges.c.tenant == tenant, column == item.target_id)
+        query = query.where(exchanges.c.tenant == tenant, column == name)
         row = conn.execute(query.order_by(is_exam, exchanges.c.started_at.desc()).limit(1)).first()
         if row is not None:
             return _Found(row.id, row.session_id, row.purpose)

@@ -75,15 +75,17 @@ def _read_call(body: str) -> tuple[str, str] | None:
         return None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None
-    if not isinstance(call.get("arguments", {}), dict):
+    arguments = call.get("arguments", {})
+    if not isinstance(arguments, dict):
         return None
-    return call["name"], _arguments_span(body) or "{}"
+    return call["name"], _as_written(body, arguments)
 
 
-def _arguments_span(body: str) -> str | None:
-    """The text of the `arguments` object as written, so that rendering it back is exact."""
+def _as_written(body: str, arguments: Json) -> str:
+    """The arguments in the model's own spelling where it can be found, so that rendering back is exact."""
     match = re.search(r'"arguments"\s*:\s*', body)
-    if match is None:
-        return None
-    _, end = json.JSONDecoder().raw_decode(body, match.end())
-    return body[match.end() : end]
+    if match is not None:
+        value, end = json.JSONDecoder().raw_decode(body, match.end())
+        if value == arguments:
+            return body[match.end() : end]
+    return json.dumps(arguments, ensure_ascii=False)

@@ -15,7 +15,7 @@ def match_parked(conn: sa.Connection, tenant: str, record: Record, place: Place)
     keys: dict[TargetKind, set[str | None]] = {
         TargetKind.EXCHANGE: {record.id, record.upstream_id, record.caller.external_key},
         TargetKind.EXTERNAL_KEY: {record.caller.external_key},
-        TargetKind.SESSION: {place.session_id, record.caller.session},
+        TargetKind.SESSION: {place.session_id, record.caller.session, record.id, record.upstream_id},
     }
     names = sorted(name for name in set().union(*keys.values()) if name)
     columns = (feedback.c.id, feedback.c.target_kind, feedback.c.target_id)
