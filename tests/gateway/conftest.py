@@ -37,6 +37,7 @@ class Gateway:
     store: Store
     state: Path
     app: Any
+    admin: str = ADMIN
 
     def client(self, key: str = "any", **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)

@@ -1,0 +1,103 @@
+import json
+import threading
+import time
+
+import sqlalchemy as sa
+
+from nightschool.errors import StoreError
+from nightschool.gateway import recorder as recorder_module
+from nightschool.gateway.capture import Capture, Stopwatch
+from nightschool.gateway.recorder import Recorder
+from nightschool.store.database import Store
+from nightschool.store.exchanges import Caller, load_exchange
+from nightschool.store.schema import exchanges
+
+ASK = {"model": "shop", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def capture(number: int, reply: bytes = b'{"choices": []}') -> Capture:
+    fields = {"model": "shop", "messages": [{"role": "user", "content": "Hi"}]}
+    made = Capture(f"id-{number}", Caller("shop"), json.dumps(fields).encode(), fields, Stopwatch(), True, "base")
+    made.http_status, made.reply = 200, [reply]
+    return made
+
+
+def health(gateway) -> dict:
+    return json.loads(gateway.send("GET", "/health")[2])
+
+
+def test_replies_go_on_when_the_store_refuses(gateway, monkeypatch):
+    def refuse(write):
+        raise StoreError("Nothing was written.", "The disk is full.", "nightschool doctor")
+
+    assert health(gateway) == {
+        "status": "ok",
+        "engine": "reachable",
+        "recording": {"stored": 0, "lost": 0, "queue": 0},
+        "refused": {},
+    }
+    monkeypatch.setattr(gateway.store, "submit", refuse)
+    for stream in (False, True):
+        assert gateway.chat(ASK | {"stream": stream})[0] == 200
+    until = time.monotonic() + 5
+    while health(gateway)["recording"]["lost"] < 2 and time.monotonic() < until:
+        time.sleep(0.02)
+    assert health(gateway)["status"] == "degraded"
+    assert health(gateway)["recording"] == {"stored": 0, "lost": 2, "queue": 0}
+
+
+def test_aliases_serve_on_when_the_store_cannot_be_read(gateway, monkeypatch):
+    assert gateway.chat(ASK)[0] == 200
+
+    def broken():
+        raise sa.exc.OperationalError("select", {}, Exception("disk I/O error"))
+
+    monkeypatch.setattr(gateway.store, "read", broken)
+    time.sleep(0.25)
+    assert gateway.chat(ASK)[0] == 200
+
+
+def test_a_reply_no_parser_foresaw_is_kept_as_bytes_and_never_trains(gateway):
+    gateway.engine.raw_reply = b'{"choices": [3], "id": "odd"}'
+    status, headers, body = gateway.chat(ASK)
+    assert (status, body) == (200, gateway.engine.raw_reply)
+    row = gateway.row(headers["x-nightschool-exchange"])
+    assert (row.status, row.fidelity, row.training_allowed) == ("error", "text_only", False)
+    assert row.error.startswith("It could not be read")
+
+
+def test_a_record_the_store_cannot_take_whole_is_stored_bare(tmp_path, monkeypatch):
+    insert = recorder_module.insert_exchange
+
+    def picky(conn, tenant, record):
+        if record.messages:
+            raise ValueError("cannot take it")
+        return insert(conn, tenant, record)
+
+    monkeypatch.setattr(recorder_module, "insert_exchange", picky)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        recorder = Recorder(store, 2**20)
+        recorder.submit(capture(1))
+        recorder.close()
+        assert recorder.counts() == {"stored": 1, "lost": 0, "queue": 0}
+        with store.read() as conn:
+            assert conn.execute(sa.select(exchanges.c.training_allowed, exchanges.c.status)).all() == [(False, "error")]
+
+
+def test_queue_is_bounded_in_bytes_and_the_loss_is_counted(tmp_path):
+    with Store.open(tmp_path / "s.sqlite") as store:
+        gate = threading.Event()
+        store.submit(lambda conn: gate.wait(10))  # the writer is busy
+        one = capture(0).size_bytes
+        recorder = Recorder(store, one * 3)
+        for number in range(5):
+            recorder.submit(capture(number))
+        assert recorder.counts() == {"stored": 0, "lost": 2, "queue": 3}
+        gate.set()
+        recorder.close()
+        assert recorder.counts() == {"stored": 3, "lost": 2, "queue": 0}
+        recorder.submit(capture(9))  # after closing: counted, no exception
+        assert recorder.counts()["lost"] == 3
+        with store.read() as conn:
+            assert load_exchange(conn, "default", "id-2") is not None
+
