@@ -72,17 +72,17 @@ class Client:
             raise InputError(
                 "No feedback was sent.", "One name or key would stand for several judgements.", "Send them one by one."
             )
-        return [
-            self._post({"idempotency_key": str(uuid.uuid4()), **details, "kind": kind, "value": value})
+        bodies = [
+            _encode({"idempotency_key": str(uuid.uuid4()), **details, "kind": kind, "value": value})
             for kind, value in judgements
         ]
+        return [self._post(body) for body in bodies]
 
-    def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _post(self, body: bytes) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        data = json.dumps(body, allow_nan=False).encode()
-        request = urllib.request.Request(f"{self.base_url}/v1/feedback", data, headers)
+        request = urllib.request.Request(f"{self.base_url}/v1/feedback", body, headers)
         why = ""
         for attempt in range(NUM_TRIES):
             if attempt:
@@ -99,6 +99,13 @@ class Client:
             except (urllib.error.URLError, OSError) as error:
                 why = f"Nothing answers at {self.base_url} ({error})."
         raise MissingError("The feedback was not taken.", why, "Start the gateway with `nightschool up`.")
+
+
+def _encode(body: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except (ValueError, TypeError) as error:
+        raise InputError("No feedback was sent.", f"It is not JSON: {error}.", "Give plain, finite values.") from error
 
 
 def _refusal(status: int, raw: bytes) -> NightschoolError:

@@ -31,15 +31,23 @@ def test_reply_equals_a_direct_one_after_removal(gateway):
 
 def test_bytes_pass_both_ways_when_nothing_is_added(open_gateway):
     gateway = open_gateway(agent="tiny-base", wants_tokens=False)
-    gateway.engine.raw_reply = b'{ "id":"x",\n"model" : "tiny-base", "n": 1.50e+1, "big": 123456789012345678901234, "u":"\\u00e9" }'
-    raw = b'{"unknown":{"deep":[1.50, 1e2]} , "model":"tiny-base",\r\n "messages":[ {"role":"user","content":"\\u00e9"} ]}'
+    gateway.engine.raw_reply = (
+        b'{ "id":"x",\n"model" : "tiny-base", "n": 1.50e+1, "big": 123456789012345678901234, "u":"\\u00e9" }'
+    )
+    raw = (
+        b'{"unknown":{"deep":[1.50, 1e2]} , "model":"tiny-base",\r\n'
+        b' "messages":[ {"role":"user","content":"\\u00e9"} ]}'
+    )
     _, _, body = gateway.chat(raw)
     assert gateway.engine.bodies == [raw]
     assert body == gateway.engine.raw_reply
 
 
 def test_only_the_added_bytes_differ_upstream(gateway):
-    raw = b'{"unknown":{"deep":[1.50, 1e2]} , "model":"shop",\r\n "logprobs" : false, "messages":[ {"role":"user","content":"\\u00e9"} ]}'
+    raw = (
+        b'{"unknown":{"deep":[1.50, 1e2]} , "model":"shop",\r\n'
+        b' "logprobs" : false, "messages":[ {"role":"user","content":"\\u00e9"} ]}'
+    )
     gateway.chat(raw)
     assert gateway.engine.bodies == [
         b'{"return_token_ids":true,"unknown":{"deep":[1.50, 1e2]} , "model":"tiny-base",\r\n'
@@ -97,7 +105,12 @@ def test_record_is_exact(gateway):
 def test_sampler_defaults_and_constraints(gateway):
     _, reply, _ = gateway.chat(ASK | {"top_k": -1, "response_format": {"type": "json_object"}, "logit_bias": {}})
     sampler = gateway.recorded(reply["x-nightschool-exchange"]).sampler
-    assert (sampler.temperature, sampler.top_p, sampler.top_k, sampler.constraints) == (1.0, 1.0, None, "response_format")
+    assert (sampler.temperature, sampler.top_p, sampler.top_k, sampler.constraints) == (
+        1.0,
+        1.0,
+        None,
+        "response_format",
+    )
     assert not sampler.full_support
 
 

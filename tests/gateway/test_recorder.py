@@ -100,4 +100,3 @@ def test_queue_is_bounded_in_bytes_and_the_loss_is_counted(tmp_path):
         assert recorder.counts()["lost"] == 3
         with store.read() as conn:
             assert load_exchange(conn, "default", "id-2") is not None
-
