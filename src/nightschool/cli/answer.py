@@ -1,0 +1,77 @@
+"""What a command returns: one sentence that answers, the evidence below it, and what it was asked with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nightschool.cli.progress import Progress
+from nightschool.config import Config
+from nightschool.errors import MissingError, StoreError
+from nightschool.types import Json
+
+if TYPE_CHECKING:
+    from nightschool.store.database import Store
+
+STORE_FILE = "store.sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text. `tones` colors a row: better, worse, dim or nothing. `drawn` columns exist on terminals alone."""
+
+    rows: tuple[tuple[str, ...], ...]
+    header: tuple[str, ...] = ()
+    tones: tuple[str, ...] = ()
+    drawn: tuple[int, ...] = ()
+    right: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of one command. `why` is told where the answer is a refusal (exit codes 3 and 4)."""
+
+    kind: str
+    sentence: str
+    data: Json
+    evidence: tuple[Table | str, ...] = ()
+    next_command: str = ""
+    exit_code: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What every command is given: the configuration, the form of the answer, and where progress is told."""
+
+    config: Config
+    as_json: bool
+    progress: Progress = field(repr=False)
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        """The store of this installation, open for the length of the block.
+
+        Raises:
+            MissingError: nothing was recorded in this state folder yet.
+            StoreError: it cannot be opened, or did not answer.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from nightschool.store.database import Store
+
+        path = self.config.state / STORE_FILE
+        if not path.exists():
+            raise MissingError(
+                f"There is no store in {self.config.state}.",
+                "Nothing was recorded there yet.",
+                "Start with `nightschool up`, or name another folder with --state.",
+            )
+        try:
+            with Store.open(path) as store:
+                yield store
+        except SQLAlchemyError as error:
+            cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+            raise StoreError("The store did not answer.", f"{cause.rstrip('.')}.", "nightschool doctor") from error

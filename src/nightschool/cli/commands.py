@@ -1,0 +1,86 @@
+"""The table of commands: what `nightschool --help` lists, and where each one lives. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from nightschool import __version__
+
+STAGES = ("run", "look", "teach", "decide", "care")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command. Its file is `nightschool.cli.<name>`, which holds a typer `app`.
+
+    `subcommands` are those of a group; what else follows the group's name is an argument of `default`.
+    """
+
+    name: str
+    stage: str
+    summary: str
+    example: str
+    subcommands: tuple[str, ...] = ()
+    default: str = ""
+
+
+COMMANDS = (
+    Command("up", "run", "Serve: gateway, dashboard and engine.", "nightschool up --agent support-shop"),
+    Command("demo", "run", "Watch an agent get better in two nights.", "nightschool demo --seed 1"),
+    Command(
+        "models", "run", "Fetch and list base models.", "nightschool models fetch smollm2-135m", ("fetch", "list"), "list"
+    ),
+    Command("status", "look", "Is it working, is it getting better.", "nightschool status --agent support-shop"),
+    Command("explain", "look", "What became of one exchange, and why.", "nightschool explain chatcmpl-7f3a"),
+    Command("train", "teach", "Train a candidate.", "nightschool train --objective sft --data handbook.jsonl"),
+    Command(
+        "gate",
+        "decide",
+        "Examine a candidate, show its verdict.",
+        'nightschool gate run 80c2ab --harness "python shop.py"',
+        ("open", "close", "run", "show"),
+        "show",
+    ),
+    Command("start", "decide", "Give an agent its first release.", "nightschool start 80c2ab --agent support-shop"),
+    Command("promote", "decide", "Let a candidate serve that passed.", "nightschool promote 80c2ab"),
+    Command("rollback", "decide", "Go back to the release before.", "nightschool rollback --reason complaints"),
+    Command("doctor", "care", "What is broken, and what mends it.", "nightschool doctor"),
+)
+
+CODES = (
+    "0 done or promote · 1 unexpected · 2 usage · 3 refused · 4 not enough data · 5 something is missing ·\n"
+    "  6 busy · 130 interrupted, resumable"
+)
+
+
+def find_command(name: str) -> Command | None:
+    return next((command for command in COMMANDS if command.name == name), None)
+
+
+def nearest(word: str, names: tuple[str, ...]) -> str | None:
+    """The name that was probably meant."""
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return close[0] if close else None
+
+
+def help_text() -> str:
+    """What `nightschool --help` prints: the commands by stage, each with one example."""
+    lines = ["Nightschool: the model behind an agent learns from its own live work.", ""]
+    lines += ["Usage: nightschool COMMAND [OPTIONS]     nightschool COMMAND --help", ""]
+    width = max(len(command.summary) for command in COMMANDS)
+    for stage in STAGES:
+        for number, command in enumerate(command for command in COMMANDS if command.stage == stage):
+            head = stage if number == 0 else ""
+            lines.append(f"{head:<8}{command.name:<9} {command.summary:<{width}}  {command.example}")
+    lines += [
+        "",
+        "Every command takes",
+        "  --json           one JSON document on stdout, also for refusals and errors",
+        "  --state FOLDER   where everything is kept (default ./.nightschool, or NIGHTSCHOOL_STATE)",
+        "  --config FILE    settings (default ./nightschool.toml where it lies)",
+        "",
+        f"Exit codes: {CODES}",
+        f"Version {__version__}",
+    ]
+    return "\n".join(lines)
