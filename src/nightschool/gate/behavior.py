@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable
 
 from nightschool.gate import rule
-from nightschool.gate.sessions import ExamSession, reply_messages
-from nightschool.rendering.toolcalls import parse_reply, write_calls
+from nightschool.gate.sessions import ExamSession, replies, reply_text
+from nightschool.rendering.toolcalls import parse_reply
+from nightschool.store.matching import content_text
 from nightschool.types import Json
 
 # Lower case, straight apostrophes. Listed in docs/gate.md; a refusal in other words is not counted, in either arm.
@@ -32,10 +33,8 @@ REFUSAL_PHRASES = (
 
 def valid_share(session: ExamSession) -> float | None:
     """Share of replies without a malformed call, an unknown tool or a missing required argument."""
-    replies = reply_messages(session)
-    if not replies:
-        return None
-    return sum(calls_are_valid(message, tools) for message, tools in replies) / len(replies)
+    given = replies(session)
+    return sum(calls_are_valid(message, tools) for message, tools in given) / len(given) if given else None
 
 
 def calls_are_valid(message: Json, tools: tuple[Json, ...]) -> bool:
@@ -43,10 +42,10 @@ def calls_are_valid(message: Json, tools: tuple[Json, ...]) -> bool:
 
     Calls are looked for in `tool_calls` and in the text: an engine leaves a call it cannot read in the text.
     """
-    try:
-        parsed = parse_reply(write_calls(message))
-    except (KeyError, TypeError, AttributeError):
+    text = reply_text(message)
+    if text is None:
         return False
+    parsed = parse_reply(text)
     required = {tool["function"]["name"]: _required(tool) for tool in tools if isinstance(tool.get("function"), dict)}
     return parsed.valid and all(
         name in required and required[name] <= set(json.loads(arguments)) for name, arguments in parsed.calls
@@ -59,25 +58,25 @@ def _required(tool: Json) -> set[str]:
 
 def refused(session: ExamSession) -> float | None:
     """1 if any reply of the session declines to help, else 0."""
-    replies = reply_messages(session)
-    return float(any(is_refusal(message) for message, _ in replies)) if replies else None
+    given = replies(session)
+    return float(any(is_refusal(message) for message, _ in given)) if given else None
 
 
 def is_refusal(message: Json) -> bool:
-    text = write_calls({"content": message.get("content")}).lower().replace("’", "'")
+    text = content_text(message.get("content")).lower().replace("’", "'")
     return any(phrase in text for phrase in REFUSAL_PHRASES)
 
 
 def log_length(session: ExamSession) -> float | None:
     """Logarithm of the mean number of characters of a reply, calls included."""
-    lengths = [len(write_calls(message)) for message, _ in reply_messages(session)]
+    lengths = [len(reply_text(message) or "") for message, _ in replies(session)]
     return math.log(max(1.0, sum(lengths) / len(lengths))) if lengths else None
 
 
 def log_rounds(session: ExamSession) -> float | None:
     """Logarithm of the number of replies in the session."""
-    replies = reply_messages(session)
-    return math.log(len(replies)) if replies else None
+    given = replies(session)
+    return math.log(len(given)) if given else None
 
 
 def scored(session: ExamSession) -> float | None:

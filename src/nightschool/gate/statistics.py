@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special
 
 from nightschool.errors import TooLittleDataError
 
@@ -69,7 +69,7 @@ def paired_rates(differences: Sequence[float], alpha: float = 0.05) -> Estimate:
 
 
 def _estimate(mean: float, center: float, deviation: float, error: float, n: int, alpha: float) -> Estimate:
-    critical = float(stats.t.ppf(1 - alpha, n - 1))
+    critical = float(special.stdtrit(n - 1, 1 - alpha))
     half = critical * error
     return Estimate(mean, center - half, center + half, n, deviation, error, n - 1, critical, center)
 
@@ -94,7 +94,7 @@ def wilson(successes: float, n: int, alpha: float = 0.05) -> tuple[float, float]
     """
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"{successes} of {n} is no rate")
-    z2 = float(stats.norm.ppf(1 - alpha)) ** 2
+    z2 = float(special.ndtri(1 - alpha)) ** 2
     rate = successes / n
     middle = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
@@ -124,10 +124,9 @@ def power(effect: float, deviation: float, n: int, alpha: float = 0.05) -> float
     """Probability that the one-sided paired t test over `n` clusters sees a true `effect` (noncentral t)."""
     if deviation <= 0 or n < 2:
         raise ValueError("power needs a positive deviation and two clusters")
-    critical = stats.t.ppf(1 - alpha, n - 1)
-    # Far from the null the noncentral t underflows to NaN where its value is 1 for every purpose.
-    below = stats.nct.cdf(critical, n - 1, min(effect * math.sqrt(n) / deviation, 30.0))
-    return float(1 - below)
+    critical = special.stdtrit(n - 1, 1 - alpha)
+    # Far from the null the noncentral t underflows to NaN where the power is 1 for every purpose.
+    return float(1 - special.nctdtr(n - 1, min(effect * math.sqrt(n) / deviation, 30.0), critical))
 
 
 def smallest_effect(deviation: float, n: int, alpha: float = 0.05, wanted: float = POWER) -> float:
@@ -141,7 +140,7 @@ def needed_clusters(effect: float, deviation: float, alpha: float = 0.05, wanted
     """Clusters with which a true `effect` is seen with probability `wanted`."""
     if effect <= 0 or deviation <= 0:
         raise ValueError("needed_clusters needs a positive effect and deviation")
-    z = float(stats.norm.ppf(1 - alpha) + stats.norm.ppf(wanted))
+    z = float(special.ndtri(1 - alpha) + special.ndtri(wanted))
     n = max(2, math.ceil((z * deviation / effect) ** 2))
     while power(effect, deviation, n, alpha) < wanted:  # t needs a few more than the normal
         n += max(1, n // 200)
