@@ -33,11 +33,13 @@ def make_tiny_model(folder: Path, seed: int = 0) -> Path:
     """Write config.json, model.safetensors (float32) and tokenizer.json into `folder`; returns it.
 
     2 layers, hidden 64, 4 heads, 2 key-value heads, tied head, 256 bytes + 3 specials + a few merges,
-    context 4096. The same seed gives the same weights.
+    context 4096. The same seed gives the same weights. Sets torch to one thread for this process:
+    so small a model is slower on several, and waiting threads spin where tests share the machine.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    torch.set_num_threads(1)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     config = LlamaConfig(

@@ -23,12 +23,6 @@ from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig, LoraModel, write_adapter
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    """A tiny model is slower on several threads, and the machine is shared."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny")

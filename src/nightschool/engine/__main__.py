@@ -49,6 +49,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(asked: argparse.Namespace, key: str | None) -> None:
+    # A thread that waits for its peer spins, by default for milliseconds: with other work on the same cores
+    # a decode step then takes seconds. Read by OpenMP when torch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     import torch
     import uvicorn
 

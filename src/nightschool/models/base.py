@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 from nightschool.errors import MissingError
 from nightschool.models import attention
@@ -46,12 +48,25 @@ def load_base(folder: Path, dtype: torch.dtype | None = None, device: str | None
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     chosen = dtype or fast_dtype(place)
     attention.register()
-    network = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=chosen, attn_implementation=attention.NAME, local_files_only=True, trust_remote_code=False
-    )
+    with quiet():
+        network = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=chosen, attn_implementation=attention.NAME, local_files_only=True, trust_remote_code=False
+        )
     nn.Module.to(network.eval().requires_grad_(False), place)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     return BaseModel(folder.name, folder, network, Renderer(tokenizer), base_digest(folder), place, chosen)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the progress bars of transformers."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def base_digest(folder: Path) -> str:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,8 +110,10 @@ def convert(source: Path, target: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+    from nightschool.models.base import quiet
+
     place = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
-    with _quiet():
+    with quiet():
         tokenizer = AutoTokenizer.from_pretrained(**place)
         packed = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
         config = AutoConfig.from_pretrained(**place)
@@ -195,14 +197,3 @@ def _sweep(target: Path) -> None:
     for rest in target.parent.glob(f".{target.name}-*"):
         shutil.rmtree(rest, ignore_errors=True)
 
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars of other libraries: progress is told through the callback."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.enable_progress_bar()
