@@ -106,6 +106,7 @@ def test_connecting_is_tried_again_and_a_request_is_not():
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requests.append(await reader.readuntil(b"}"))
         writer.close()
+        await writer.wait_closed()
 
     async def ask(client: EngineClient) -> None:
         async with client.chat(BODY):
@@ -116,7 +117,7 @@ def test_connecting_is_tried_again_and_a_request_is_not():
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         async with EngineClient(f"http://127.0.0.1:{port}") as client:
-            asking = asyncio.create_task(client.models())
+            asking = asyncio.create_task(ask(client))
             await asyncio.sleep(0.05)
             server = await asyncio.start_server(hang_up, "127.0.0.1", port)
             async with server:
