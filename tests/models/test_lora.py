@@ -18,9 +18,8 @@ from nightschool.models.lora import ALL_LINEAR, LoraConfig, LoraModel, read_adap
 
 IDS = torch.tensor([[5, 9, 200, 41, 17, 3]])
 
-peft_warns = pytest.mark.filterwarnings(
-    "ignore:.*is_gradient_checkpointing:FutureWarning"
-)  # peft asks for the old name
+# peft asks transformers for a name that is deprecated
+peft_warns = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 
 
 @pytest.fixture(scope="module")

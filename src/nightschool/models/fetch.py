@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pathlib import Path
 from nightschool.errors import InputError, MissingError
 
 Progress = Callable[[str], None]
+LEFTOVER_AGE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ def _from_hub(name: str) -> Path:
 
 
 def _sweep(target: Path) -> None:
-    """Remove what a fetch that was killed left behind."""
+    """Remove what a fetch that was killed left behind; a younger folder may belong to one that runs."""
     for rest in target.parent.glob(f".{target.name}-*"):
-        shutil.rmtree(rest, ignore_errors=True)
-
+        if time.time() - rest.stat().st_mtime > LEFTOVER_AGE_S:
+            shutil.rmtree(rest, ignore_errors=True)
