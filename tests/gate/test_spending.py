@@ -50,7 +50,7 @@ def test_error_in_all_looks_together_by_simulation(counts, planned, final):
 def test_error_of_a_whole_small_exam_with_t_and_real_outcomes():
     """An equal candidate at success 0.5, outcomes correlated through the customer, looks at 60 and 120."""
     rng = np.random.default_rng(4)
-    ease = rng.beta(1.5, 1.5, size=(4000, 120))
+    ease = rng.beta(1.5, 1.5, size=(2000, 120))
     differences = (rng.random(ease.shape) < ease).astype(float) - (rng.random(ease.shape) < ease)
     wins = 0
     for row in differences:
@@ -58,7 +58,7 @@ def test_error_of_a_whole_small_exam_with_t_and_real_outcomes():
             if statistics.paired(row[:count], nominal(critical)).low > 0:
                 wins += 1
                 break
-    assert wins / len(differences) < 0.05 + 4 * (0.05 * 0.95 / 4000) ** 0.5
+    assert wins / len(differences) < 0.05 + 4 * (0.05 * 0.95 / 2000) ** 0.5
 
 
 @settings(max_examples=30, deadline=None)

@@ -108,5 +108,5 @@ class Alias(RuleBasedStateMachine):
 
 TestAlias = Alias.TestCase
 TestAlias.settings = settings(
-    max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=8, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
 )
