@@ -65,8 +65,8 @@ def open_day(place: Place, books: Path, crowd: Crowd, tick: Callable[[], None]) 
     return _receive(client, place.agent, books, crowd, report)
 
 
-def sit_exam(place: Place, exam_id: str, digest: str, crowd: Crowd, tick: Callable[[], None]) -> list[Visit]:
-    """A crowd visits a staging shop that runs one adapter; the shop reports its books' final state.
+def sit_exam(place: Place, exam_id: str, model: str, crowd: Crowd, tick: Callable[[], None]) -> list[Visit]:
+    """A crowd visits a staging shop that asks for one policy; the shop reports its books' final state.
 
     Only here does an outcome go to the store, so training never sees one.
     """
@@ -78,7 +78,7 @@ def sit_exam(place: Place, exam_id: str, digest: str, crowd: Crowd, tick: Callab
         feedback.feedback(session=served.completion_id, outcome={"success": visit.fulfilled}, source="code")
         tick()
 
-    return _receive(client, f"{place.agent}@{digest}", ":memory:", crowd, report)
+    return _receive(client, model, ":memory:", crowd, report)
 
 
 def _receive(

@@ -27,10 +27,11 @@ class Served:
 def serve(client: OpenAI, model: str, shop: Shop, customer: str, words: str) -> Served:
     """Answer one customer: call tools until the model replies in words, at most `MAX_ROUNDS` times."""
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": words}]
+    tools: Any = list(TOOLS)
     completion_id, text = "", ""
     for _round in range(MAX_ROUNDS):
         completion = client.chat.completions.create(
-            model=model, messages=messages, tools=list(TOOLS), temperature=1.0, max_tokens=MAX_TOKENS, user=customer
+            model=model, messages=messages, tools=tools, temperature=1.0, max_tokens=MAX_TOKENS, user=customer
         )
         completion_id, message = completion.id, completion.choices[0].message
         messages.append(message.model_dump(exclude_none=True))
