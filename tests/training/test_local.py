@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from nightschool.errors import InputError
+from nightschool.models import attention as dense
 from nightschool.models.base import BaseModel, load_base
 from nightschool.models.lora import LoraConfig
+from nightschool.training import attention as tree
 from nightschool.training.backend import AdamConfig, NotFiniteError
 from nightschool.training.local import POLICY, LocalBackend
 from nightschool.training.losses import sft_loss, squared_log_ratio_loss
@@ -60,13 +62,15 @@ def make_samples(count: int = 9) -> list[Sample]:
 
 
 def plain_logprobs(backend: LocalBackend, sample: Sample) -> list[float | None]:
-    """One row through the model's own forward with its own causal mask."""
+    """One row through the model's own forward, with the dense attention the engine uses."""
+    backend.base.network.set_attn_implementation(dense.NAME)  # type: ignore[operator]
     ids = torch.tensor([sample.token_ids])
     length = ids.shape[1]
     backend.lora.routing.spans = [(POLICY, 0, 1)]
     mask = torch.ones(length, length, dtype=torch.bool).tril()[None, None]
     with torch.no_grad():
         logits = backend.base.network(input_ids=ids, attention_mask=mask, use_cache=False).logits[0]
+    backend.base.network.set_attn_implementation(tree.NAME)  # type: ignore[operator]
     scored = (logits.float() / sample.annotations["temperature"]).log_softmax(-1)
     return [
         scored[place - 1, token].item() if used else None

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from nightschool.errors import InputError, RefusedError
 from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraConfig, LoraModel, write_adapter
+from nightschool.training import attention
+from nightschool.training.attention import TreePlan
 from nightschool.training.backend import AdamConfig, LossReport, NotFiniteError, StepReport
 from nightschool.training.logprobs import target_logprobs
 from nightschool.training.losses import Loss, TokenBatch, totals
@@ -45,6 +47,8 @@ class LocalBackend:
         self.token_budget = token_budget
         self.seed = seed
         self.head = _plain_head(base.network)
+        attention.register()
+        cast(Any, base.network).set_attn_implementation(attention.NAME)
         self.lora = LoraModel(base.network, config.targets)
         self.optimizer: torch.optim.Adam | None = None
         self.norms: list[float] = []
@@ -168,9 +172,9 @@ class LocalBackend:
         body = self.base.network.get_submodule(self.base.network.base_model_prefix)  # type: ignore[arg-type]
         hidden = body(
             input_ids=torch.from_numpy(one.token_ids)[None].to(device),
-            attention_mask=torch.from_numpy(one.tree_mask())[None, None].to(device),
             position_ids=torch.from_numpy(one.position_ids)[None].to(device),
             use_cache=False,
+            tree=TreePlan.of(one, self.base.dtype, device),
         ).last_hidden_state[0]
         unique = target_logprobs(
             hidden[torch.from_numpy(targets.parents).to(device)],
