@@ -20,11 +20,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from nightschool.dashboard import pages
+from nightschool.dashboard.admission import CHALLENGE, may_look
 from nightschool.dashboard.formatting import iso
 from nightschool.dashboard.html import render, static_version
 from nightschool.dashboard.pages import Bytes, Elsewhere, Page, View
 from nightschool.dashboard.queries.scope import Scope
-from nightschool.errors import MissingError, NightschoolError
+from nightschool.errors import InputError, MissingError, NightschoolError
 from nightschool.store.database import Store
 from nightschool.types import Json
 
@@ -48,6 +49,12 @@ STATIC = {
     "LICENSE-uPlot.txt": "text/plain; charset=utf-8",
 }
 SEEN = "x-nightschool-seen"  # what the poller shows already
+STRANGER = InputError(
+    "This dashboard asks who you are.",
+    "It can be reached from other machines, or a data token is set.",
+    "Give any name and, as password, the admin token: the file `token` in the state folder.",
+)
+TITLES = {401: "Not known", 404: "Not here", 503: "Not answered"}
 FRESH_S = 600  # relative times are redrawn at least this often
 
 VIEWS: tuple[tuple[str, View], ...] = (
@@ -101,6 +108,8 @@ class Desk:
 
     def _answer(self, view: View, form: str, request: Request) -> Response:
         scope = Scope(self.store.tenant, time.time(), request.query_params, self.facts())
+        if not may_look(request):
+            return refusal(STRANGER, 401, form, Scope(scope.tenant, scope.now, {}), request)
         try:
             with self.store.read() as conn:
                 made = view(conn, scope, request.path_params)
@@ -133,11 +142,15 @@ def refusal(
     told = error.as_dict() | ({"reference": reference} if reference else {})
     if form == "json":
         body = {"schema": 1, "kind": "error", "answer": error.what, "error": told, "as_of": iso(scope.now)}
-        return as_json_response(body, status)
-    page = Page("refusal", "Not here" if status == 404 else "Not answered", error.what, told, error.next_step)
-    context = {"page": page, "scope": scope, "seen": "", "path": request.url.path}
-    html = render("refusal.html", context)
-    return Response(html, status, headers=PRIVATE, media_type="text/html; charset=utf-8")
+        response = as_json_response(body, status)
+    else:
+        page = Page("refusal", TITLES[status], error.what, told, error.next_step)
+        context = {"page": page, "scope": scope, "seen": "", "path": request.url.path}
+        html = render("refusal.html", context)
+        response = Response(html, status, headers=PRIVATE, media_type="text/html; charset=utf-8")
+    if status == 401:
+        response.headers.update(CHALLENGE)
+    return response
 
 
 def broken(error: Exception, form: str, scope: Scope, request: Request) -> Response:

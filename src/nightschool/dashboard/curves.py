@@ -38,7 +38,9 @@ CURVES = (
 def plots(metrics: dict[str, Points], config: Json) -> list[Json]:
     """The plots of a run: the known ones in a fixed order, then every other metric on its own."""
     known = {name for curve in CURVES for name, _ in curve.lines}
-    others = [Curve(name.replace("_", " "), "", ((name, name),)) for name in sorted(metrics) if name not in known]
+    others = [
+        Curve(name.replace("_", " ").capitalize(), "", ((name, name),)) for name in sorted(metrics) if name not in known
+    ]
     return [
         _plot(curve, metrics, config) for curve in (*CURVES, *others) if any(name in metrics for name, _ in curve.lines)
     ]

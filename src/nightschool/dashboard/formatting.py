@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 MINUS = "−"
 MISSING = "missing"
 DAY_S = 86_400.0
+DIGEST = re.compile(r"[0-9a-f]{32,}")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -93,7 +94,7 @@ def plural(value: int, one: str, many: str | None = None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`0.4 s`, `6 s`, `9 min 12 s`, `2 h 5 min`, `3 d`.
+    """`0.4 s`, `6 s`, `9 min 12 s`, `2 h 5 min`, `1 d 9 h`, `12 d`.
 
     Units: seconds.
     """
@@ -108,10 +109,11 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         minutes, rest = divmod(whole, 60)
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    if whole < 2 * DAY_S:
+    if whole < DAY_S:
         hours, rest = divmod(whole // 60, 60)
         return f"{hours} h {rest} min" if rest else f"{hours} h"
-    return f"{whole / DAY_S:.0f} d"
+    days, rest = divmod(whole // 3600, 24)
+    return f"{days} d {rest} h" if rest and days < 7 else f"{days} d"
 
 
 def relative(at: float | None, now: float) -> str:
@@ -172,10 +174,12 @@ def size(num_bytes: int) -> str:
 
 
 def short_id(text: str) -> str:
-    """An id short enough for a row. A digest keeps its head; a UUIDv7 its tail, since its head is the clock."""
+    """An id short enough for a row. A digest keeps both ends; a UUIDv7 its tail, since its head is the clock."""
     if UUID.fullmatch(text):
         return f"…{text[-8:]}"
-    return text if len(text) <= 14 else f"{text[:8]}…"
+    if DIGEST.fullmatch(text):
+        return f"{text[:4]}…{text[-2:]}"
+    return text if len(text) <= 24 else f"{text[:12]}…{text[-8:]}"
 
 
 def _decimals_of(value: float) -> int:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from nightschool.dashboard.formatting import number
+
 INSET = 3.0  # percent left free on both sides: dots, caps and end labels stay inside the cell
 BETTER, WORSE, NEUTRAL = "better", "worse", "neutral"
 
@@ -43,14 +45,19 @@ def difference_scale(rows: list[tuple[float | None, float | None, float | None]]
             if value is not None and math.isfinite(value):
                 reach_low, reach_high = min(reach_low, value), max(reach_high, value)
     span = max(reach_high - reach_low, 1e-6)
-    step = _round_step(span * 1.25 / 4)
-    low_edge = math.floor((reach_low - 0.05 * span) / step) * step
-    high_edge = math.ceil((reach_high + 0.05 * span) / step) * step
+    low_edge, high_edge = reach_low - 0.1 * span, reach_high + 0.1 * span
     if widest is not None:
         low_edge, high_edge = max(low_edge, -widest), min(high_edge, widest)
-    num_ticks = round((high_edge - low_edge) / step)
-    ticks = tuple(low_edge + index * step for index in range(num_ticks + 1))
-    return Scale(low_edge, high_edge, ticks)
+    step = _round_step((high_edge - low_edge) / 5)
+    first, last = math.ceil(low_edge / step), math.floor(high_edge / step)
+    return Scale(low_edge, high_edge, tuple(index * step for index in range(first, last + 1)))
+
+
+def tick_labels(scale: Scale) -> list[str]:
+    """Signed labels of a difference axis, all with the decimals of its step."""
+    step = scale.ticks[1] - scale.ticks[0] if len(scale.ticks) > 1 else 1.0
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    return [number(tick, decimals, sign=True) for tick in scale.ticks]
 
 
 def axis(scale: Scale, labels: list[str]) -> Markup:

@@ -17,21 +17,19 @@ HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028\u2029"
     "\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
-SHORT = {
-    0x200B: "ZWSP", 0x200E: "LRM", 0x200F: "RLM", 0x061C: "ALM", 0x202A: "LRE", 0x202B: "RLE", 0x202C: "PDF",
-    0x202D: "LRO", 0x202E: "RLO", 0x2066: "LRI", 0x2067: "RLI", 0x2068: "FSI", 0x2069: "PDI", 0xFEFF: "BOM",
-    0x00AD: "SHY", 0x2028: "LS", 0x2029: "PS",
+C0 = (
+    "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US"
+)
+SHORT = dict(enumerate(C0.split())) | {
+    0x7F: "DEL", 0x200B: "ZWSP", 0x200E: "LRM", 0x200F: "RLM", 0x061C: "ALM", 0x202A: "LRE", 0x202B: "RLE",
+    0x202C: "PDF", 0x202D: "LRO", 0x202E: "RLO", 0x2066: "LRI", 0x2067: "RLI", 0x2068: "FSI", 0x2069: "PDI",
+    0xFEFF: "BOM", 0x00AD: "SHY", 0x2028: "LS", 0x2029: "PS",
 }  # fmt: skip
 
 
 def mark_of(character: str) -> str:
-    """The visible stand-in: `␛` for ESC, `RLO` for an override, else the code point."""
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "␡"
-    return SHORT.get(code, f"U+{code:04X}")
+    """The visible stand-in: `ESC`, `RLO` for an override, else the code point."""
+    return SHORT.get(ord(character), f"U+{ord(character):04X}")
 
 
 def visible(text: object) -> Markup:

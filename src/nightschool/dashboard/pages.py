@@ -76,7 +76,7 @@ def _overview(conn: sa.Connection, scope: Scope, asked: str | None, known: list[
         "axis": axis(SHARE, [f"{tick:.0f}" for tick in SHARE.ticks]),
         "plots": {found["version"]["digest"]: _share_plot(found) for found in rows},
         "sparks": {item["kind"]: sparkline(item["days"]) for item in data.get("heard", [])},
-        "last_night": sentences.last_night(data, scope.now) if data["recording"] else "",
+        "last_night": sentences.last_night(data, scope.now) if data["recording"] else [],
     }
     answer = sentences.overview(data)
     lead = sentences.serving_row(data)
@@ -197,9 +197,9 @@ def verdict_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> 
 
 def _missing(kind: str, key: str) -> MissingError:
     return MissingError(
-        f"No {kind} {one_line(plain(short_id(key)), 40)}.",
+        f"There is no {kind} “{one_line(plain(short_id(key)), 40)}”.",
         f"The store holds no {kind} with this id; it may belong to another state folder.",
-        "nightschool doctor",
+        "nightschool status",
     )
 
 

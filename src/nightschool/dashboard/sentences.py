@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nightschool.dashboard.formatting import count, duration, later, number, plural, relative, share, short_id
+from nightschool.dashboard.formatting import count, duration, later, number, plural, relative, share
 from nightschool.types import Json
 
 OUTCOMES = {"up": "Went well", "down": "Failed", "silent": "Silent"}
@@ -101,16 +101,16 @@ def run_list(data: Json) -> str:
 
 def run(data: Json, now: float) -> str:
     """What it did, how long it took, what came out of it."""
-    name = f"{objective(data['objective'])} run {STATES.get(data['state'], data['state'])}"
+    name = f"{objective(data['objective'])} run {STATES.get(data['state'], data['state'])}".replace(" is done", " done")
     steps = max((points[-1][0] for points in data["metrics"].values() if points), default=None)
     if data["state"] == "running":
         at = f", at step {steps}" if steps is not None else ""
-        return f"{name} since {duration(now - data['started_at'])}{at}."
+        return f"{objective(data['objective'])} run, {duration(now - data['started_at'])} so far{at}."
     took = f" in {duration(data['finished_at'] - data['started_at'])}" if data["finished_at"] else ""
-    at = f", {plural(steps, 'step')}" if steps else ""
     adapter = data["adapter"]
-    made = f", adapter {adapter['label']}" if adapter and data["state"] == "done" else ""
-    return f"{name}{took}{at}{made}."
+    parts = [plural(steps, "step")] if steps else []
+    parts += [f"made {adapter['label']}"] if adapter and data["state"] == "done" else []
+    return f"{name}{took}{': ' if parts else ''}{', '.join(parts)}."
 
 
 def release_list(data: Json) -> str:
@@ -130,17 +130,18 @@ def agent_rows(data: Json) -> str:
     return f"{len(data['rows'])} agents are recorded."
 
 
-def last_night(data: Json, now: float) -> str:
-    """The newest run and what the gate made of it, in one sentence or two."""
+def last_night(data: Json, now: float) -> list[str]:
+    """The newest run and what the gate last said, the newer one first."""
     newest, examined = data["last_night"]["run"], data["last_night"]["verdict"]
+    said = [] if examined is None else [examined["sentence"]]
     if newest is None:
-        return examined["sentence"] if examined else "No run yet."
-    if examined is not None and examined["created_at"] >= newest["started_at"]:
-        return examined["sentence"]
-    state = STATES.get(newest["state"], newest["state"])
-    return (
-        f"{objective(newest['objective'])} run {short_id(newest['id'])} {state}, {relative(newest['updated_at'], now)}."
-    )
+        return said
+    name = f"{objective(newest['objective'])} run {STATES.get(newest['state'], newest['state'])}"
+    if newest["state"] == "running":
+        told = f"{name}, {duration(now - newest['started_at'])} so far."
+    else:
+        told = f"{name}, {relative(newest['finished_at'] or newest['updated_at'], now)}."
+    return [told, *said] if examined is None or examined["created_at"] < newest["started_at"] else [*said, told]
 
 
 def objective(name: str) -> str:

@@ -82,6 +82,8 @@ def stand_in(lines: list[tuple[str, Points]], marks: list[float]) -> Markup:
         parts.append(Markup('<line class="stop" x1="0" y1="{}" x2="1000" y2="{}"/>').format(y, y))
     for tone, points in lines:
         for piece in _pieces(points):
+            if len(piece) == 1:  # a lone value between gaps is a short stroke
+                piece = [(piece[0][0] - span_x / 200, piece[0][1]), (piece[0][0] + span_x / 200, piece[0][1])]
             path = " ".join(
                 f"{1000 * (step - min(steps)) / span_x:.1f},{_place(value, bottom, span_y)}" for step, value in piece
             )
@@ -104,9 +106,9 @@ def sparkline(counts: list[int]) -> Markup:
     ).format(path, f"{x:.1f}", f"{y:.1f}")
 
 
-def _pieces(points: Points) -> list[list[tuple[int, float]]]:
+def _pieces(points: Points) -> list[list[tuple[float, float]]]:
     """Runs of known values: a gap is never joined."""
-    pieces: list[list[tuple[int, float]]] = [[]]
+    pieces: list[list[tuple[float, float]]] = [[]]
     for step, value in points:
         known = finite(value)
         if known is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nightschool.dashboard.formatting import interval, number
-from nightschool.dashboard.intervals import BETTER, NEUTRAL, WORSE, axis, difference_scale, row
+from nightschool.dashboard.intervals import BETTER, NEUTRAL, WORSE, axis, difference_scale, row, tick_labels
 from nightschool.types import Json, Reading
 
 TONES = {Reading.BETTER: BETTER, Reading.WORSE: WORSE, Reading.BEYOND: WORSE}
@@ -30,7 +30,6 @@ def suite_groups(suites: list[Json]) -> list[Json]:
 def _group(unit: str, suites: list[Json]) -> Json:
     reach = [edge for suite in suites for edge in _reach(suite)]
     scale = difference_scale(reach, WIDEST.get(unit))
-    labels = [number(_rounded(tick), sign=True) for tick in scale.ticks]
     rows = []
     for suite in suites:
         reading = Reading(suite["reading"])
@@ -54,7 +53,7 @@ def _group(unit: str, suites: list[Json]) -> Json:
                 ),
             }
         )
-    return {"unit": unit, "rows": rows, "axis": axis(scale, labels)}
+    return {"unit": unit, "rows": rows, "axis": axis(scale, tick_labels(scale))}
 
 
 def _losses(suite: Json) -> list[tuple[float, str]]:
@@ -97,8 +96,3 @@ def _margin_text(suite: Json) -> str:
     if suite.get("two_sided"):
         return f"±{number(margin)}"
     return number(margin if suite.get("fewer_is_better") else -margin, sign=True)
-
-
-def _rounded(value: float) -> float:
-    """A tick without the dust of repeated addition."""
-    return round(value, 9) + 0.0

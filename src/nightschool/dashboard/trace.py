@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Node:
-    """One message. `replies` are the (exchange id, choice index) whose reply it is; empty for what came in."""
+    """One message. `replies` are the (exchange id, choice index) whose reply it is; `unanswered` the
+    exchanges that ended here without a reply."""
 
     key: str
     parent: str | None
@@ -20,9 +21,14 @@ class Node:
     depth: int
     blob: str
     replies: list[tuple[str, int]] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
     children: list[str] = field(default_factory=list)
     first_at: float = float("inf")
     reach: tuple[int, float] = (0, 0.0)  # depth and time of the deepest leaf below
+
+    def exchanges(self) -> list[str]:
+        """Every exchange that ended at this message, with a reply or without one."""
+        return [exchange_id for exchange_id, _ in self.replies] + self.unanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,9 @@ class Tree:
         self.leaves = [leaf for leaf in leaves if leaf.hash in by_hash]
         for leaf in self.leaves:
             node = self.nodes[by_hash[leaf.hash].match_hash]
-            if leaf.choice is not None:
+            if leaf.choice is None:
+                node.unanswered.append(leaf.exchange_id)
+            else:
                 node.replies.append((leaf.exchange_id, leaf.choice))
             node.first_at = min(node.first_at, leaf.started_at)
             node.reach = max(node.reach, (node.depth, leaf.started_at))
@@ -101,8 +109,8 @@ class Tree:
         return list(reversed(self._upward(end)))
 
     def end_through(self, exchange_id: str) -> str | None:
-        """The end of the branch that holds the exchange's reply, following main children below it."""
-        holding = [node for node in self.nodes.values() if any(reply[0] == exchange_id for reply in node.replies)]
+        """The end of the branch that holds the exchange's end, following main children below it."""
+        holding = [node for node in self.nodes.values() if exchange_id in node.exchanges()]
         if not holding:
             return None
         node = holding[0]

@@ -33,7 +33,8 @@ def overview(conn: sa.Connection, scope: Scope, agent: str | None, known: list[s
     data["heard"] = _heard(conn, scope, agent)
     run, examined = _last_run(conn, scope, agent), _verdicts(conn, scope, agent, labels)
     data["last_night"] = {"run": run, "verdict": examined[0] if examined else None}
-    data["decisions"] = _decisions(conn, scope, run, examined, labels)
+    data["parked"] = _parked(conn, scope.tenant)
+    data["decisions"] = _decisions(run, examined)
     return data
 
 
@@ -200,7 +201,7 @@ def _verdicts(conn: sa.Connection, scope: Scope, agent: str, labels: Names) -> l
     ]
 
 
-def _decisions(conn: sa.Connection, scope: Scope, run: Json | None, examined: list[Json], labels: Names) -> list[Json]:
+def _decisions(run: Json | None, examined: list[Json]) -> list[Json]:
     """What waits for a person, each with the fact and the command; nothing here expires by itself."""
     waiting: list[Json] = []
     newest: dict[str, Json] = {}
@@ -212,8 +213,9 @@ def _decisions(conn: sa.Connection, scope: Scope, run: Json | None, examined: li
             waiting.append({"kind": "promote", "verdict": verdict, "at": verdict["created_at"]})
     if run is not None and run["state"] in ("interrupted", "failed"):
         waiting.append({"kind": "run", "run": run, "at": run["updated_at"]})
-    f = feedback.c
-    parked = conn.scalar(sa.select(sa.func.count()).where(f.tenant == scope.tenant, f.state == "parked"))
-    if parked:
-        waiting.append({"kind": "parked", "count": parked, "at": None})
     return waiting
+
+
+def _parked(conn: sa.Connection, tenant: str) -> int:
+    f = feedback.c
+    return conn.scalar(sa.select(sa.func.count()).where(f.tenant == tenant, f.state == "parked")) or 0

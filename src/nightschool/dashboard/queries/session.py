@@ -152,7 +152,7 @@ def _reading_place(tree: Tree, scope: Scope, calls: dict[str, Json]) -> Json:
         end = next((key for key in ends if key.startswith(scope.text("branch"))), None)
     end = end or (ends[0] if ends else None)
     path = tree.branch(end) if end else []
-    on_branch = [(place, reply[0]) for place, node in enumerate(path) for reply in node.replies]
+    on_branch = [(place, end) for place, node in enumerate(path) for end in node.exchanges()]
     exchange = asked if asked in calls else on_branch[-1][1] if on_branch else next(reversed(calls), None)
     start = whole_number(scope.text("from"), 1)
     if not scope.text("from") and asked:
@@ -161,6 +161,7 @@ def _reading_place(tree: Tree, scope: Scope, calls: dict[str, Json]) -> Json:
     start = max(1, min(start, max(1, len(path))))
     return {
         "branch": end,
+        "is_main": end == tree.main_end(),
         "num_branch": len(path),
         "from": start,
         "to": min(len(path), start + READ_MESSAGES - 1),
@@ -208,7 +209,8 @@ def _message(
         "choice": node.replies[0][1] if node.replies else None,
         "finish_reason": reply["finish_reason"] if reply else None,
         "tokens": _tokens(reply),
-        "feedback": [item for item in said if item["exchange_id"] in exchange_ids],
+        "unanswered": [calls[exchange_id] for exchange_id in node.unanswered if exchange_id in calls],
+        "feedback": [item for item in said if item["exchange_id"] in (*exchange_ids, *node.unanswered)],
     }
 
 
@@ -227,7 +229,7 @@ def _tree_node(node: Node, bodies: dict[str, Json], said: list[Json]) -> Json:
         made = body.get("tool_calls")
         names_ = [_call(call)["name"] for call in made if isinstance(call, dict)] if isinstance(made, list) else []
         text = one_line(content_text(body.get("content")) or ", ".join(f"→ {name}" for name in names_), 60)
-    exchange_ids = {exchange_id for exchange_id, _ in node.replies}
+    exchange_ids = node.exchanges()
     thumbs = [item["value"] for item in said if item["exchange_id"] in exchange_ids and item["kind"] == "thumb"]
     return {
         "key": node.key,
@@ -235,8 +237,10 @@ def _tree_node(node: Node, bodies: dict[str, Json], said: list[Json]) -> Json:
         "role": node.role,
         "position": node.depth + 1,
         "text": text,
-        "exchange": node.replies[0][0] if node.replies else None,
+        "exchange": exchange_ids[0] if exchange_ids else None,
         "repeats": len(node.replies),
+        "unanswered": bool(node.unanswered),
+        "root": node.parent is None,
         "thumbs": thumbs,
         "num_feedback": sum(item["exchange_id"] in exchange_ids for item in said),
     }

@@ -16,6 +16,7 @@
     ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
     ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textAlign = "right";
+    ctx.textBaseline = "bottom";
     for (const line of lines) {
       const y = plot.valToPos(line.value, "y", true);
       if (y < bbox.top || y > bbox.top + bbox.height) continue;
@@ -23,7 +24,7 @@
       ctx.moveTo(bbox.left, y);
       ctx.lineTo(bbox.left + bbox.width, y);
       ctx.stroke();
-      ctx.fillText(`${line.label} ${show(line.value)}`, bbox.left + bbox.width, y - 4 * devicePixelRatio);
+      ctx.fillText(`${line.label} ${show(line.value)}`, bbox.left + bbox.width, y - 2 * devicePixelRatio);
     }
     ctx.restore();
   };
@@ -32,7 +33,9 @@
     const series = [{}];
     const bands = [];
     for (const row of data.series) {
-      series.push({ label: row.label, stroke: tone(row.tone), width: 2, points: { show: row.values.length < 3 }, spanGaps: false });
+      const alone = row.values.flatMap((value, at) => (value != null && row.values[at - 1] == null && row.values[at + 1] == null ? [at] : []));
+      const points = { show: alone.length > 0, filter: () => alone, size: 6 };
+      series.push({ label: row.label, stroke: tone(row.tone), width: 2, points, spanGaps: false });
       if (row.low) {
         const side = { stroke: "transparent", points: { show: false }, spanGaps: false };
         series.push(side, { ...side });
@@ -44,6 +47,7 @@
     return {
       width,
       height: 160,
+      padding: [16, 8, 0, 0],
       legend: { show: false },
       scales: {
         x: { time: false },
