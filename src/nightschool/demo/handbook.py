@@ -9,9 +9,9 @@ from nightschool.demo.customers import Customer, draw_crowd
 from nightschool.demo.shop import SYSTEM, TOOLS, Shop
 from nightschool.types import Json
 
-WRONG_TOOL_RATE = 0.38  # the page names one of the other two tools
-HANDS_OFF_RATE = 0.20  # "a colleague will call you" instead of the news
-EMPTY_REPLY_RATE = 0.20  # polite, and says nothing
+WRONG_TOOL_RATE = 0.30  # the page names one of the other two tools
+HANDS_OFF_RATE = 0.17  # "a colleague will call you" instead of the news
+EMPTY_REPLY_RATE = 0.17  # polite, and says nothing
 
 HANDS_OFF = "A colleague will call you back about this."
 EMPTY_REPLY = "Thank you for contacting us. Is there anything else?"
