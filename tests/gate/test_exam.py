@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from exam_harness import CANDIDATE, INCUMBENT, call, says
 
 from nightschool.errors import InputError, MissingError, RefusedError
+from nightschool.gate import exam as exams
 from nightschool.gate import rule as rules
 from nightschool.gate.exam import close_exam, exam_progress, find_exam, look, open_exam
 from nightschool.gate.rule import default_rule, rule_from_json
@@ -201,6 +202,20 @@ def test_a_look_that_continues_is_paid_for_at_the_end(store, exam, customers):
     assert looks[-1]["critical_z"] == pytest.approx(1.662, abs=1e-3)
 
 
+def test_a_look_that_somebody_else_took_meanwhile_speaks_instead(store, exam, customers, monkeypatch):
+    exam.play(customers(20, 0.5, 0.5))
+    real = exams._interim
+
+    def interrupted(*facts):
+        monkeypatch.setattr(exams, "_interim", real)
+        assert look(store, exam.exam_id) == "continue"  # the other one is quicker
+        return {**real(*facts), "action": "decide"}
+
+    monkeypatch.setattr(exams, "_interim", interrupted)
+    assert look(store, exam.exam_id) == "continue"
+    assert len(row_of(store, exam.exam_id)["rule"]["looks_taken"]) == 1
+
+
 def test_a_gain_with_a_broken_margin_does_not_end_it_early(store, harness, customers):
     exam = harness(open_exam(store, "shop", CANDIDATE, LENIENT))
     exam.play(customers(20, 1.0, 0.1), replies=(says("I'm sorry, I can't help with that."),))
@@ -317,6 +332,7 @@ def test_a_candidate_that_stops_answering_fails_without_anybody_reporting(store,
         exam.session(CANDIDATE, f"customer {number}", None, replies=(says("  "),))
         exam.session(INCUMBENT, f"customer {number}", {"success": True})
     exam.flush()
+    assert exam_progress(store, exam.exam_id).paired == 40  # progress counts what closing will count
     verdict = close_exam(store, exam.exam_id)
     assert verdict.decision is Decision.REFUSE
     assert suite(verdict, "held-out traffic").reading is Reading.BEYOND

@@ -90,10 +90,10 @@ def open_exam(store: Store, agent: str, candidate: str, rule: ExamRule | None = 
 
 
 def exam_progress(store: Store, exam_id: str) -> Progress:
-    """How many customers are paired so far; shows nothing of how they went."""
+    """How many customers would be paired if the exam were closed now; shows nothing of how they went."""
     with store.read() as conn:
         exam = find_exam(conn, store.tenant, exam_id)
-        evidence = gather(conn, store.tenant, exam, time.time(), running=True)
+        evidence = gather(conn, store.tenant, exam, time.time())
     rule = rule_from_json(exam["rule"])
     return Progress(evidence.num_pairs, rule.customers, rule.least_pairs, evidence.missing())
 
@@ -118,8 +118,7 @@ def look(store: Store, exam_id: str) -> Literal["continue", "decide"]:
     if num_pairs < due[0]:
         return "continue"
     record = _interim(rule, evidence, [entry["pairs"] for entry in taken], now)
-    store.write(lambda conn: _record_look(conn, store.tenant, exam_id, len(taken), record))
-    return record["action"]
+    return store.write(lambda conn: _record_look(conn, store.tenant, exam_id, len(taken), record))
 
 
 def close_exam(store: Store, exam_id: str, extra_suites: Sequence[Pairs] = ()) -> Verdict:
@@ -276,15 +275,20 @@ def _earlier_exams(conn: sa.Connection, tenant: str, exam: sa.RowMapping) -> int
     return int(conn.execute(query).scalar_one())
 
 
-def _record_look(conn: sa.Connection, tenant: str, exam_id: str, num_before: int, record: Json) -> None:
-    """Append one look; a look that somebody else recorded meanwhile stays the only one."""
+def _record_look(
+    conn: sa.Connection, tenant: str, exam_id: str, num_before: int, record: Json
+) -> Literal["continue", "decide"]:
+    """Append one look and return what it says; one that somebody else recorded meanwhile speaks instead."""
     exam = find_exam(conn, tenant, exam_id)
     rule = exam["rule"]
-    if len(rule["looks_taken"]) != num_before or exam["state"] != "open":
-        return
+    if exam["state"] != "open":
+        return "decide"
+    if len(rule["looks_taken"]) != num_before:
+        return rule["looks_taken"][-1]["action"]
     t = schema.exams
     grown = {**rule, "looks_taken": [*rule["looks_taken"], record]}
     conn.execute(t.update().where(t.c.tenant == tenant, t.c.id == exam_id).values(rule=grown))
+    return record["action"]
 
 
 def _keep(conn: sa.Connection, tenant: str, verdict: Verdict, facts: Json) -> Verdict:
