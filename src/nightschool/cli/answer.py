@@ -20,13 +20,17 @@ STORE_FILE = "store.sqlite"
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text. `tones` colors a row: better, worse, dim or nothing. `drawn` columns exist on terminals alone."""
+    """Rows of text. `tones` colors a row: better, worse or nothing.
+
+    Columns by number: `drawn` exist on terminals alone, `right` are numbers, only `wraps` may break into lines.
+    """
 
     rows: tuple[tuple[str, ...], ...]
     header: tuple[str, ...] = ()
     tones: tuple[str, ...] = ()
     drawn: tuple[int, ...] = ()
     right: tuple[int, ...] = ()
+    wraps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

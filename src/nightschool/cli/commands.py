@@ -29,7 +29,12 @@ COMMANDS = (
     Command("up", "run", "Serve: gateway, dashboard and engine.", "nightschool up --agent support-shop"),
     Command("demo", "run", "Watch an agent get better in two nights.", "nightschool demo --seed 1"),
     Command(
-        "models", "run", "Fetch and list base models.", "nightschool models fetch smollm2-135m", ("fetch", "list"), "list"
+        "models",
+        "run",
+        "Fetch and list base models.",
+        "nightschool models fetch smollm2-135m",
+        ("fetch", "list"),
+        "list",
     ),
     Command("status", "look", "Is it working, is it getting better.", "nightschool status --agent support-shop"),
     Command("explain", "look", "What became of one exchange, and why.", "nightschool explain chatcmpl-7f3a"),

@@ -10,23 +10,20 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+from nightschool.cli.loopback import health
 from nightschool.engine.__main__ import KEY_VARIABLE
 from nightschool.errors import MissingError
 
 READY_S = 900.0  # a large model from a slow disk
-HEALTH_S = 2.0
 STOP_S = 10.0
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0  # an engine that served this long starts again without a longer pause
 POLL_S = 0.1
 LOG_FILE = "engine.log"
-LOOPBACK = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot see our loopback
 OUT_OF_MEMORY = "It was killed from outside; most often the memory was full."
 
 
@@ -63,9 +60,7 @@ class EngineProcess:
         while not self._answers():
             waited = time.monotonic() - self._started_at
             if self._ended() is not None:
-                raise MissingError(
-                    "The engine did not start.", self._last_words(), f"See {self._folder / LOG_FILE}."
-                )
+                raise MissingError("The engine did not start.", self._last_words(), f"See {self._folder / LOG_FILE}.")
             if waited > READY_S:
                 raise MissingError(
                     "The engine did not start.", f"It did not answer within {READY_S:.0f} s.", "nightschool doctor"
@@ -136,7 +131,7 @@ class EngineProcess:
         return None if self._process is None else self._process.poll()
 
     def _answers(self) -> bool:
-        return answers(self.url, self.key)
+        return health(self.url, self.key) is not None
 
     def _last_words(self) -> str:
         code = self._ended()
@@ -147,16 +142,6 @@ class EngineProcess:
         lines = (self._folder / LOG_FILE).read_text(encoding="utf-8", errors="replace").strip().splitlines()
         said = lines[-1].strip() if lines else "It said nothing."
         return f"{said} (code {code})"
-
-
-def answers(url: str, key: str | None) -> bool:
-    """Whether an engine answers its health check."""
-    request = urllib.request.Request(f"{url}/health", headers={"Authorization": f"Bearer {key}"} if key else {})
-    try:
-        with LOOPBACK.open(request, timeout=HEALTH_S) as reply:
-            return reply.status == 200
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 def _free_port() -> int:

@@ -51,7 +51,9 @@ def list_models(ctx: typer.Context) -> Answer:
     for name, known in KNOWN.items():
         folder = models_folder() / name
         here = (folder / "config.json").exists()
-        rows.append((name, "here" if here else "not fetched", known.license, str(folder) if here else known.requirement))
+        rows.append(
+            (name, "here" if here else "not fetched", known.license, str(folder) if here else known.requirement)
+        )
         data.append({"name": name, "here": here, "license": known.license, "folder": str(folder) if here else None})
     num_here = sum(model["here"] for model in data)
     table = Table(tuple(rows), ("model", "state", "license", "from"))

@@ -21,4 +21,4 @@ def moved(store: Store, kind: str, release: Release) -> Answer:
     rows += [("verdict", release.verdict_id)] if release.verdict_id else []
     back = "Undo: nightschool rollback" if former and kind != "rollback" else "nightschool status"
     sentence = f"v{release.number} serves {release.agent}{was}."
-    return Answer(kind, sentence, asdict(release), (Table(tuple(rows)),), back)
+    return Answer(kind, sentence, asdict(release), (Table(tuple(rows), wraps=(1,)),), back)

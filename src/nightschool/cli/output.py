@@ -15,7 +15,7 @@ from nightschool.dashboard.marks import plain
 from nightschool.errors import NightschoolError
 from nightschool.types import Json
 
-WIDEST = 100
+WIDEST, NARROW = 100, 60
 REFUSALS = (3, 4)
 STYLES = {"better": "cyan", "worse": "red", "dim": "dim", "bold": "bold"}
 
@@ -77,27 +77,45 @@ def _line(text: str, style: str = "") -> str:
 
 
 def _table(table: Table) -> str:
-    """Columns on a terminal; tab-separated and uncut elsewhere."""
+    """Columns on a terminal, stacked on a narrow one; tab-separated and uncut elsewhere."""
     if not _drawing():
         rows = [table.header, *table.rows] if table.header else table.rows
         kept = [[cell for place, cell in enumerate(row) if place not in table.drawn] for row in rows]
         return "".join("\t".join(plain(cell).replace("\t", " ") for cell in row) + "\n" for row in kept)
+    return _stacked(table) if terminal_width() < NARROW else _columns(table)
+
+
+def _columns(table: Table) -> str:
     from rich.table import Table as Columns
     from rich.text import Text
 
-    columns = Columns(box=None, show_header=bool(table.header), header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    width = max((len(row) for row in (table.header, *table.rows)), default=0)
-    for place in range(width):
-        title = table.header[place] if place < len(table.header) else ""
-        columns.add_column(
-            title,
-            justify="right" if place in table.right else "left",
-            no_wrap=place in table.drawn or place in table.right,
-        )
+    gap = 2 if terminal_width() == WIDEST else 1
+    titles = table.header or ("",) * max((len(row) for row in table.rows), default=0)
+    columns = Columns(
+        box=None, show_header=bool(table.header), header_style="dim", pad_edge=False, padding=(0, gap, 0, 0)
+    )
+    for place, title in enumerate(titles):
+        justify = "right" if place in table.right else "left"
+        columns.add_column(Text(title), justify=justify, no_wrap=place not in table.wraps, overflow="ellipsis")
     for number, row in enumerate(table.rows):
-        tone = table.tones[number] if number < len(table.tones) else ""
-        columns.add_row(*(Text(plain(cell), style=STYLES.get(tone, "")) for cell in row))
+        columns.add_row(*(Text(plain(cell), style=_style(table, number)) for cell in row))
     return _drawn(columns)
+
+
+def _stacked(table: Table) -> str:
+    """Every row as its own lines, for terminals too narrow for columns."""
+    from rich.text import Text
+
+    lines = []
+    for number, row in enumerate(table.rows):
+        text = "\n  ".join(plain(cell) for cell in row if cell.strip())
+        lines.append(_drawn(Text(text, style=_style(table, number))))
+    return "".join(lines)
+
+
+def _style(table: Table, row: int) -> str:
+    tone = table.tones[row] if row < len(table.tones) else ""
+    return STYLES.get(tone, "")
 
 
 def _drawn(part: object) -> str:
@@ -105,9 +123,15 @@ def _drawn(part: object) -> str:
     from rich.console import Console
 
     target = io.StringIO()
-    width = min(WIDEST, shutil.get_terminal_size().columns)
-    Console(file=target, width=width, highlight=False, force_terminal=True, emoji=False).print(part, markup=False)
+    Console(file=target, width=terminal_width(), highlight=False, force_terminal=True, emoji=False).print(
+        part, markup=False
+    )
     return target.getvalue()
+
+
+def terminal_width() -> int:
+    """Columns that are used: at most `WIDEST`."""
+    return min(WIDEST, shutil.get_terminal_size().columns)
 
 
 def _drawing() -> bool:

@@ -17,7 +17,8 @@ import uvicorn
 
 from nightschool.access.tokens import API_KEY_VARIABLE, Access, admin_token, refuse_public_bind
 from nightschool.cli.answer import STORE_FILE
-from nightschool.cli.engine_process import EngineProcess, answers
+from nightschool.cli.engine_process import EngineProcess
+from nightschool.cli.loopback import health
 from nightschool.cli.progress import Progress
 from nightschool.cli.running import Running, remove_running, write_running
 from nightschool.config import Config, check_engine_url
@@ -35,7 +36,14 @@ from nightschool.upstream.client import EngineClient
 TICK_S = 0.2
 PORTS_TRIED = 100
 SERVER_STOP_S = 15.0
-GATEWAY_KEYS = ("allowed_hosts", "max_adapters", "max_body_bytes", "max_queue_bytes", "training_allowed", "wants_tokens")
+GATEWAY_KEYS = (
+    "allowed_hosts",
+    "max_adapters",
+    "max_body_bytes",
+    "max_queue_bytes",
+    "training_allowed",
+    "wants_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,9 @@ def gateway_settings(config: Config, access: Access) -> GatewaySettings:
         value = table.get(known.name)
         example = getattr(settings, known.name)
         if value is not None and known.name != "allowed_hosts" and type(value) is not type(example):
-            raise ConfigError(f"[gateway] {known.name} = {value!r} is not a {type(example).__name__}.", "", "Correct it.")
+            raise ConfigError(
+                f"[gateway] {known.name} = {value!r} is not a {type(example).__name__}.", "", "Correct it."
+            )
     table["allowed_hosts"] = (*table.get("allowed_hosts", ()), config.host)
     return replace(settings, **table)
 
@@ -130,9 +140,11 @@ def _engine(config: Config, progress: Progress) -> Iterator[EngineProcess | Exte
     if config.engine_url is not None:
         check_engine_url(config.engine_url)
         engine = External(config.engine_url.rstrip("/").removesuffix("/v1"), os.environ.get(KEY_VARIABLE) or None)
-        if not answers(engine.url, engine.key):
+        if health(engine.url, engine.key) is None:
             raise UpstreamError(
-                "The engine does not answer.", f"Nothing healthy is at {engine.url}.", "Start it, or leave --engine out."
+                "The engine does not answer.",
+                f"Nothing healthy is at {engine.url}.",
+                "Start it, or leave --engine out.",
             )
         yield engine
         return

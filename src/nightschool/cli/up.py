@@ -53,4 +53,4 @@ def _answer(running: Running, state: Path) -> Answer:
         ("state", str(state), "where everything is kept"),
     )
     facts = {name: value for name, value in asdict(running).items() if name != "engine_key"}
-    return Answer("up", f"Nightschool is up: {url}", {**facts, "state": str(state)}, (Table(rows),))
+    return Answer("up", f"Nightschool is up: {url}", {**facts, "state": str(state)}, (Table(rows, wraps=(1, 2)),))

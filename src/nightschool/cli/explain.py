@@ -1,0 +1,92 @@
+"""`nightschool explain EXCHANGE`: trained, held back or excluded, and why."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nightschool.cli.answer import Answer, Call, Table
+from nightschool.cli.options import new_app
+
+if TYPE_CHECKING:
+    from nightschool.types import Json
+
+app = new_app()
+
+
+@app.command()
+def explain(
+    ctx: typer.Context,
+    exchange: Annotated[str, typer.Argument(help="Its id, the id in the reply, or an external key.")],
+) -> Answer:
+    """Tell what became of one exchange: what was said about it, which runs used it or not, and why.
+
+    Example: nightschool explain chatcmpl-7f3a
+    """
+    from nightschool.store.explain import explain as look
+
+    call: Call = ctx.obj
+    with call.store() as store, store.read() as conn:
+        found = look(conn, store.tenant, exchange)
+    facts = found["exchange"]
+    sentence = f"{found['summary'][:1].upper()}{found['summary'][1:]}".rstrip(".") + "."
+    evidence = [_facts(found)]
+    evidence += [_ledger(found["ledger"])] if found["ledger"] else []
+    evidence += [_feedback(found["feedback"])] if found["feedback"] else []
+    evidence += [_releases(found["releases"])] if found["releases"] else []
+    return Answer("explain", f"Exchange {facts['id']}: {sentence}", found, tuple(evidence))
+
+
+def _facts(found: Json) -> Table:
+    from nightschool.dashboard.formatting import clock
+
+    facts, session = found["exchange"], found["session"]
+    sampled = facts["num_sampled_tokens"]
+    rows = (
+        ("session", f"{facts['session_id']}, exchange {len(found['branch'])} of its branch"),
+        ("agent", f"{facts['agent']}, policy {facts['policy_version'][:12]}"),
+        ("at", f"{clock(facts['started_at'])}, {facts['status']}"),
+        ("tokens", f"{facts['fidelity']}, {'missing' if sampled is None else f'{sampled} sampled'}"),
+        ("split", f"{facts['split']} ({facts['purpose']})"),
+        ("consent", "may be trained on" if facts["training_allowed"] else "may not be trained on"),
+        ("begins", session["preview"]),
+    )
+    return Table(rows, wraps=(1,))
+
+
+def _ledger(lines: list[Json]) -> Table:
+    rows = []
+    for line in lines:
+        numbers = (_value(line["reward"]), _value(line["weight"]))
+        rows.append((line["run_id"], line["objective"] or "", line["state"], line["reason"], *numbers))
+    return Table(tuple(rows), ("run", "objective", "state", "why", "reward", "weight"), right=(4, 5), wraps=(3,))
+
+
+def _feedback(items: list[Json]) -> Table:
+    from nightschool.dashboard.formatting import clock
+    from nightschool.dashboard.marks import one_line
+
+    rows = []
+    for item in items:
+        about = "this exchange" if item["exchange_id"] else "the session"
+        said = item["value"] if isinstance(item["value"], str) else json.dumps(item["value"], ensure_ascii=False)
+        rows.append((clock(item["received_at"]), item["kind"], one_line(said), item["source"], about))
+    return Table(tuple(rows), ("heard", "kind", "value", "source", "about"), wraps=(2,))
+
+
+def _releases(found: list[Json]) -> Table:
+    rows = tuple(
+        (
+            f"v{release['number']}{' serving' if release['serving'] else ''}",
+            release["digest"][:12],
+            "trained on it" if release["trained_here"] else "descends from one that did",
+        )
+        for release in found
+    )
+    return Table(rows, ("release", "adapter", "how"))
+
+
+def _value(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
