@@ -14,7 +14,7 @@ from nightschool.gate.statistics import newcombe, wilson
 from nightschool.types import Json
 
 DAYS = (1, 2, 3)
-COUNTED = ("teach", "day 1", "night 1 train", "poison train", "night 1 exam", "poison exam", "day 2", "night 2 train")
+PER_SIDE = 0.025  # 95 % intervals
 
 
 def tell(journal: Journal, seed: int, state: Path) -> Answer:
@@ -41,7 +41,7 @@ def measure(journal: Journal, seed: int) -> Json:
         row = {"day": day, "version": f"v{version}", "customers": len(visits[day])}
         days.append(row | _shares(visits[day]))
     ends = [(sum(v["fulfilled"] for v in visits[day]), len(visits[day])) for day in (DAYS[-1], DAYS[0])]
-    low, high = newcombe(ends[0], ends[1])
+    low, high = newcombe(ends[0], ends[1], PER_SIDE)
     points = 100 * (ends[0][0] / ends[0][1] - ends[1][0] / ends[1][1])
     return {
         "seed": seed,
@@ -73,7 +73,7 @@ def _share(visits: list[Json], good: Callable[[Json], bool]) -> Json | None:
     if not visits:
         return None
     count = sum(map(good, visits))
-    low, high = wilson(count, len(visits))
+    low, high = wilson(count, len(visits), PER_SIDE)
     return {"estimate": count / len(visits), "low": low, "high": high, "n": len(visits)}
 
 
