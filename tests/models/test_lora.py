@@ -43,7 +43,7 @@ def make(lora: LoraModel, name: str, seed: int, config: LoraConfig) -> None:
         parameter.data.normal_(0, 0.1, generator=generator)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def logits(lora: LoraModel, ids: torch.Tensor, *spans: tuple[str, int, int]) -> torch.Tensor:
     lora.routing.spans = list(spans)
     length = ids.shape[1]
@@ -87,7 +87,7 @@ def test_rows_of_one_batch_go_through_their_own_adapters(lora):
 
 
 def test_with_gradients_rows_are_routed_alike(lora):
-    """The way taken with gradients is not the one taken without."""
+    """The way taken with gradients is not the one taken in inference mode."""
     make(lora, "a", 1, LoraConfig(rank=2, alpha=4))
     expected = logits(lora, IDS.repeat(2, 1), ("a", 1, 2))
     mask = torch.zeros(1, 1, 6, 6).masked_fill_(torch.ones(6, 6).triu(1).bool(), -1e9)

@@ -10,7 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nightschool.engine.cache import RowCache
+from nightschool.engine import decoding
+from nightschool.engine.cache import RowCache, common_prefix
+from nightschool.engine.decoding import Group
+from nightschool.engine.packed import pack_linears
 from nightschool.engine.sampling import Sampling
 from nightschool.models.attention import additive
 from nightschool.models.base import BaseModel
@@ -26,7 +29,7 @@ class Row:
 
     adapter: str
     ids: list[int]
-    num_prompt: int
+    prompt: np.ndarray  # all but the last prompt id, which takes part in the first decode step
     sampling: Sampling
     slot: int = -1
     computed: int = 0
@@ -43,6 +46,11 @@ class Runner:
     def __init__(self, base: BaseModel, max_rows: int, capacity: int) -> None:
         self.base = base
         self.lora = LoraModel(base.network)
+        pack_linears(base.network)
+        decoding.enable(base.network)
+        self._shares = decoding.can_share(base.device, base.dtype)
+        self._decoded: list[Row] = []
+        self._prefixes: list[tuple[int, int, int]] = []
         self.cache = RowCache(base.network.config, max_rows, capacity, base.dtype, base.device)
         self.num_tokens = 0
         self.forwards = 0
@@ -68,9 +76,22 @@ class Runner:
 
     def decode(self, rows: list[Row]) -> Tensor:
         """The logits (R, V) that follow the last id of each row; rows lie in slots 0..R-1 in order."""
-        return self._forward(self.base.network, rows, [1] * len(rows)).logits[:, -1]
+        groups = self._groups(rows) if self._shares else ()
+        return self._forward(self.base.network, rows, [1] * len(rows), groups).logits[:, -1]
 
-    def _forward(self, network: Any, rows: list[Row], num_ids: list[int]) -> Any:
+    def _groups(self, rows: list[Row]) -> tuple[Group, ...]:
+        """Neighbors of one adapter, with the prompt prefix that all of them share."""
+        if rows != self._decoded:
+            self._decoded = rows
+            self._prefixes = [(first, end, shared_prefix(rows[first:end])) for _, first, end in spans(rows)]
+        if not any(prefix for _, _, prefix in self._prefixes):
+            return ()
+        return tuple(
+            Group(first, end, prefix, 1 + max(row.computed for row in rows[first:end]))
+            for first, end, prefix in self._prefixes
+        )
+
+    def _forward(self, network: Any, rows: list[Row], num_ids: list[int], groups: tuple[Group, ...] = ()) -> Any:
         """One forward over the next `num_ids[i]` uncomputed ids of each row, padded to the longest.
 
         Padding repeats a row's last position; its keys go to the cache's spare slot.
@@ -89,13 +110,14 @@ class Runner:
         writes = torch.from_numpy(np.where(real, positions, self.cache.capacity)).to(device)
         look = torch.arange(seen, device=device) <= where[:, None, :, None]
         self.cache.aim(slice(rows[0].slot, rows[0].slot + len(rows)), writes, seen)
-        self.lora.routing.spans = spans(rows)
+        self.lora.routing.spans = [span for span in spans(rows) if span[0]]
         output = network(
             input_ids=torch.from_numpy(ids).to(device),
             attention_mask=additive(look, self.base.dtype),
             position_ids=where,
             use_cache=True,
             **{self._cache_name: self.cache},
+            **({"groups": groups} if groups else {}),
         )
         for row, count in zip(rows, num_ids, strict=True):
             row.computed += count
@@ -105,11 +127,17 @@ class Runner:
 
 
 def spans(rows: list[Row]) -> list[tuple[str, int, int]]:
-    """Runs of neighbors with one adapter; the base ("") needs none."""
+    """Runs of neighbors with one adapter, as (adapter, first, end)."""
     found: list[tuple[str, int, int]] = []
     for line, row in enumerate(rows):
         if found and found[-1][0] == row.adapter:
             found[-1] = (row.adapter, found[-1][1], line + 1)
         else:
             found.append((row.adapter, line, line + 1))
-    return [span for span in found if span[0]]
+    return found
+
+
+def shared_prefix(rows: list[Row]) -> int:
+    """Prompt tokens that all rows begin with; 0 where reading them once does not pay."""
+    length = min(common_prefix(rows[0].prompt, row.prompt) for row in rows)
+    return length if decoding.worth(len(rows), length) else 0

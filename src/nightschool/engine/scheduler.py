@@ -86,7 +86,6 @@ class Seat(Row):
 
     request: Request
     choice: int
-    prompt: np.ndarray  # all but the last prompt id, which takes part in the first decode step
     random: np.random.Generator
     tokens: list[Token] = field(default_factory=list)
     decoder: Decoder | None = None
@@ -180,7 +179,6 @@ class Scheduler:
             seat = Seat(
                 adapter=request.adapter,
                 ids=list(request.prompt_ids),
-                num_prompt=len(request.prompt_ids),
                 sampling=request.sampling,
                 request=request,
                 choice=choice,
