@@ -1,11 +1,13 @@
 import json
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nightschool.gateway import splice
-from nightschool.gateway.dialects.chat_reply import EventSplitter
+from nightschool.gateway.dialects.chat_reply import EventSplitter, hide_in_event
+from nightschool.gateway.dialects.chat_request import Hidden
 from nightschool.gateway.splice import NotJsonError
 
 KEYS = st.sampled_from(["a", "b", "c", "dä", ""])
@@ -61,3 +63,21 @@ def test_splitting_loses_no_byte_and_does_not_depend_on_the_cuts(parts, data):
     assert b"".join(pieced) + cut.rest == raw
     # A cut between CR and LF may close an event one byte early; what the events say stays the same.
     assert [e.strip() for e in pieced if e.strip()] == [e.strip() for e in events if e.strip()]
+
+
+@pytest.mark.parametrize("number", ["123456789012345678901234", "0.1234567890123456789", "1.50", "-0.0", "1e5"])
+def test_numbers_of_an_event_survive(number):
+    raw = b'data: {"model":"m","token_ids":1,"x":' + number.encode() + b',"choices":[{"token_ids":[1]}]}\n\n'
+    hidden = hide_in_event(raw, Hidden(model="shop", ids=True))
+    exact = {"parse_float": Decimal}
+    assert json.loads(hidden[6:], **exact) == {
+        "model": "shop",
+        "token_ids": 1,
+        "x": json.loads(number, **exact),
+        "choices": [{}],
+    }
+
+
+def test_an_event_without_ours_keeps_its_bytes():
+    raw = b'data: {"x": 1.50,  "choices":[{"logprobs":null}]}\n\n'
+    assert hide_in_event(raw, Hidden(logprobs=True, ids=True)) == raw
