@@ -21,6 +21,7 @@ CONTROL_S = 120.0
 # Shorter than the 5 s after which uvicorn closes an idle connection: a request never meets a closing one.
 KEEP_ALIVE_S = 2.0
 CONNECT_RETRIES = 2
+BUSY_RETRIES = 6
 RETRY_PAUSE_S = 0.1
 
 
@@ -97,7 +98,13 @@ class EngineClient:
 
     async def load_adapter(self, digest: str, path: Path) -> None:
         """Load the adapter folder at `path` under the name `digest`; already loaded is success."""
-        status, reply = await self._json("POST", "/v1/load_lora_adapter", {"lora_name": digest, "lora_path": str(path)})
+        request = {"lora_name": digest, "lora_path": str(path)}
+        status, reply = await self._json("POST", "/v1/load_lora_adapter", request)
+        for attempt in range(BUSY_RETRIES):
+            if status != 409:  # the engine is still letting go of an earlier loading
+                break
+            await asyncio.sleep(RETRY_PAUSE_S * 2**attempt)
+            status, reply = await self._json("POST", "/v1/load_lora_adapter", request)
         if status >= 400 and digest not in await self.models():
             raise _refused(f"The engine did not load adapter {digest[:12]}.", status, reply)
 
