@@ -13,7 +13,7 @@ from nightschool.engine.__main__ import main
 
 
 def _until_orphaned() -> None:
-    sys.stdin.buffer.read()
+    os.read(0, 1)  # not through sys.stdin: its lock would be held when the interpreter ends
     os._exit(0)
 
 
