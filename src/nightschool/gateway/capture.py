@@ -23,6 +23,7 @@ class Stopwatch:
     waited: float = 0.0
     first_byte: float | None = None
     overhead: float | None = None
+    end: float | None = None
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -39,11 +40,15 @@ class Stopwatch:
         self.overhead = self.first_byte - self.waited
         return self.overhead * 1000
 
+    def stop(self) -> None:
+        """The exchange is over."""
+        self.end = time.perf_counter()
+
     def timing(self) -> Timing:
-        """Everything in milliseconds; the duration runs until now."""
+        """Everything in milliseconds."""
         return Timing(
             started_at=self.started_at,
-            duration_ms=(time.perf_counter() - self.start) * 1000,
+            duration_ms=None if self.end is None else (self.end - self.start) * 1000,
             first_byte_ms=None if self.first_byte is None else self.first_byte * 1000,
             overhead_ms=None if self.overhead is None else self.overhead * 1000,
         )
@@ -69,7 +74,6 @@ class Capture:
     reply: list[bytes] = field(default_factory=list)
     status: str = "ok"
     failure: str | None = None
-    timing: Timing | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -96,7 +100,7 @@ def derive_record(capture: Capture) -> Record:
     return Record(
         id=capture.id,
         caller=_narrowed(capture.caller, complete),
-        timing=capture.timing or capture.watch.timing(),
+        timing=capture.watch.timing(),
         policy_version=capture.policy,
         request_body=capture.request_body,
         reply_body=raw if capture.http_status is not None else None,
@@ -121,7 +125,7 @@ def bare_record(capture: Capture, why: str) -> Record:
     return Record(
         id=capture.id,
         caller=_narrowed(capture.caller, False),
-        timing=capture.timing or capture.watch.timing(),
+        timing=capture.watch.timing(),
         policy_version=capture.policy,
         request_body=capture.request_body,
         reply_body=raw if capture.http_status is not None else None,

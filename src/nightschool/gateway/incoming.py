@@ -23,9 +23,7 @@ SESSION_HEADERS = (
 
 def text_headers(scope: Scope) -> dict[str, str]:
     """The headers by lower-case name, without the credentials."""
-    return {
-        name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"] if name != b"authorization"
-    }
+    return {name.decode("latin-1"): _text(value) for name, value in scope["headers"] if name != b"authorization"}
 
 
 def client_host(scope: Scope) -> str | None:
@@ -93,6 +91,14 @@ def read_caller(headers: dict[str, str], fields: Json, route: Route, training_al
         exam_id=route.exam_id,
         training_allowed=training_allowed and consent,
     )
+
+
+def _text(value: bytes) -> str:
+    """UTF-8, as programs write names today; else Latin-1, as HTTP once said, which reads any bytes."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _name(value: object) -> str | None:

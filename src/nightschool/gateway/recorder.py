@@ -16,6 +16,8 @@ from nightschool.store.exchanges import insert_exchange
 from nightschool.store.records import Record
 from nightschool.types import Json, Purpose
 
+CLOSE_S = 60.0
+
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +39,7 @@ class Recorder:
 
     def submit(self, capture: Capture) -> None:
         """Take a finished capture; returns at once and never raises."""
-        capture.timing = capture.watch.timing()
+        capture.watch.stop()
         size = capture.size_bytes
         with self._changed:
             if self._queue_bytes + size > self._max_queue_bytes:
@@ -62,9 +64,10 @@ class Recorder:
             return self._changed.wait_for(lambda: not self._waiting, timeout_s)
 
     def close(self) -> None:
-        """Store what waits, then stop."""
-        self.drain()
-        self._thread.shutdown()
+        """Store what waits, then stop; what a stuck disk has not taken after `CLOSE_S` is given up."""
+        if not self.drain(CLOSE_S):
+            log.error("Stopped with %d exchanges not stored.", self.counts()["queue"])
+        self._thread.shutdown(cancel_futures=True)
 
     def _derive(self, capture: Capture) -> None:
         try:
