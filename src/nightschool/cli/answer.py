@@ -55,8 +55,8 @@ class Call:
     progress: Progress = field(repr=False)
 
     @contextmanager
-    def store(self) -> Iterator[Store]:
-        """The store of this installation, open for the length of the block.
+    def store(self, create: bool = False) -> Iterator[Store]:
+        """The store of this installation, open for the length of the block; made first where `create` says so.
 
         Raises:
             MissingError: nothing was recorded in this state folder yet.
@@ -67,7 +67,7 @@ class Call:
         from nightschool.store.database import Store
 
         path = self.config.state / STORE_FILE
-        if not path.exists():
+        if not create and not path.exists():
             raise MissingError(
                 f"There is no store in {self.config.state}.",
                 "Nothing was recorded there yet.",

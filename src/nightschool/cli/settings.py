@@ -1,0 +1,46 @@
+"""A table of the settings file laid over a tree of frozen configuration values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from nightschool.errors import ConfigError
+
+Value = TypeVar("Value")
+
+
+def overridden(config: Value, table: Mapping[str, Any], where: str) -> Value:
+    """`config` with the values of `table`; sub-tables go into the values they name.
+
+    A value must have the type of the one it replaces (a whole number may stand for a fraction).
+
+    Raises: ConfigError for an unknown name or a wrong type; `where` names the table.
+    """
+    tree: Any = config
+    known = {field.name for field in fields(tree)}
+    changed: dict[str, Any] = {}
+    for name, given in table.items():
+        if name not in known:
+            raise ConfigError(
+                f"[{where}] has no setting {name!r}.", f"It knows {', '.join(sorted(known))}.", "docs/cli.md"
+            )
+        current = getattr(config, name)
+        if is_dataclass(current):
+            if not isinstance(given, Mapping):
+                raise ConfigError(f"[{where}] {name} is not a table.", "", f"Write [{where}.{name}].")
+            changed[name] = overridden(current, given, f"{where}.{name}")
+        else:
+            changed[name] = _fitting(current, given, f"[{where}] {name}")
+    return replace(tree, **changed)
+
+
+def _fitting(current: Any, given: Any, name: str) -> Any:
+    if isinstance(current, float) and isinstance(given, int) and not isinstance(given, bool):
+        return float(given)
+    if isinstance(current, tuple) and isinstance(given, list):
+        return tuple(given)
+    if current is not None and type(given) is not type(current):
+        raise ConfigError(f"{name} = {given!r} is not a {type(current).__name__}.", "", "Correct it.")
+    return given

@@ -1,0 +1,180 @@
+"""A run from the command line: what it is asked for, how it is watched, what is said at its end."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from nightschool.cli.answer import Answer, Call, Table
+from nightschool.cli.naming import SHOWN, find_agent
+from nightschool.cli.progress import DONE, Progress, seconds
+from nightschool.cli.settings import overridden
+from nightschool.dashboard.formatting import number, plural
+from nightschool.dashboard.sentences import objective as spoken
+from nightschool.errors import InputError, MissingError
+from nightschool.releases.aliases import current
+from nightschool.store.database import Store
+from nightschool.store.schema import runs
+from nightschool.training.loop import Now
+from nightschool.training.night import StudyConfig, TeachConfig, resume, study, teach
+from nightschool.training.runs import Run
+
+BAR_CELLS = 26
+FIRST_ETA_STEP = 3
+RECENT_STEPS = 20
+UNEVEN = 1.5
+PAST = {
+    "choosing sessions": "Chose the sessions",
+    "loading the model": "Loaded the model",
+    "studying": "Studied",
+    "installing the adapter": "Installed the adapter",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for. `data` is the handbook of `sft`."""
+
+    objective: str
+    data: Path | None
+    agent: str | None
+    model: str | None
+
+
+def begin(call: Call, wish: Wish) -> Answer:
+    """Start a run. Raises: InputError, and what `training.night.study` and `teach` raise."""
+    if wish.objective not in ("oapl", "sft"):
+        raise InputError(
+            f"{wish.objective!r} is no objective of this command.", "It knows oapl and sft.", "nightschool train --help"
+        )
+    if (wish.objective == "sft") != (wish.data is not None):
+        raise InputError(
+            "The command line was not understood.",
+            "sft learns from --data FILE; oapl learns from the store and takes none.",
+            "nightschool train --help",
+        )
+    call = replace(call, config=replace(call.config, model=wish.model or call.config.model))
+    watched = Watched(call.progress)
+    with call.store(create=wish.data is not None) as store:
+        with store.read() as conn:
+            agent = find_agent(conn, store.tenant, wish.agent, call.config)
+        state, table = call.config.state, call.config.section("training").get(wish.objective, {})
+        if wish.data is not None:
+            lesson = overridden(TeachConfig(), table, "training.sft")
+            lesson = replace(lesson, backend=replace(lesson.backend, model=call.config.model))
+            run = teach(store, state, agent, wish.data, lesson, watched)
+        else:
+            night = overridden(StudyConfig(), table, "training.oapl")
+            night = replace(night, backend=replace(night.backend, model=call.config.model))
+            run = study(store, state, agent, night, watched)
+        return told(store, run, watched)
+
+
+def go_on(call: Call, run_id: str) -> Answer:
+    """Take a run up again at its last checkpoint."""
+    watched = Watched(call.progress)
+    with call.store() as store:
+        return told(store, resume(store, call.config.state, _find_run(store, run_id), watched), watched)
+
+
+def told(store: Store, run: Run, watched: Watched) -> Answer:
+    """What came out of a run, and what to do with it next."""
+    watched.end()
+    digest = run.adapter_digest or ""
+    with store.read() as conn:
+        serving = current(conn, store.tenant, run.agent)
+    summary = run.summary
+    steps, took = summary["steps"], summary["seconds"]
+    speed = number(summary["tokens"] / took, 0) if took else "0"
+    sentence = (
+        f"{spoken(run.objective)} made {digest[:SHOWN]}: {plural(steps, 'step')} in {seconds(took)}, {speed} tokens/s."
+    )
+    rows = [
+        ("run", run.id),
+        ("adapter", digest),
+        ("rows", f"{summary['train']} trained, {summary['held_out']} held out"),
+    ]
+    rows += [("window", f"{plural(window['steps'], 'step')}: {window['ended']}") for window in summary["windows"]]
+    data = {
+        "run": run.id,
+        "agent": run.agent,
+        "objective": run.objective,
+        "adapter": digest,
+        "parent": run.parent_digest,
+        "dataset": run.dataset_digest,
+        **summary,
+    }
+    following = f'gate run {digest[:SHOWN]} --harness "COMMAND"' if serving else f"start {digest[:SHOWN]}"
+    hint = f"nightschool {following} --agent {run.agent}"
+    return Answer("train", sentence, data, (Table(tuple(rows), wraps=(1,)),), hint)
+
+
+class Watched:
+    """Tells how a run goes: one line, with steps, speed and how long it still takes."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._stage = ""
+        self._since = time.monotonic()
+        self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._last_at: float | None = None
+        self._ends_at = float("inf")
+
+    def stage(self, text: str) -> None:
+        self.end()
+        self._stage, self._since, self._last_at = text, time.monotonic(), None
+        self._progress.say(f"{text[:1].upper()}{text[1:]}", always=True)
+
+    def step(self, now: Now) -> None:
+        at = time.monotonic()
+        if self._last_at is not None:
+            self._recent.append(at - self._last_at)
+        self._last_at = at
+        full = round(BAR_CELLS * now.step / now.num_steps)
+        bar = "━" * full + "─" * (BAR_CELLS - full)
+        speed = number(now.tokens_per_s, 0)
+        self._progress.say(
+            f"Training  {bar}  {now.step}/{now.num_steps}  {speed} tok/s  {self._left(now, at)}".rstrip()
+        )
+
+    def end(self) -> None:
+        """The stage is over: it becomes a line in the past with its duration."""
+        if self._stage:
+            self._progress.tell(f"{DONE} {PAST.get(self._stage, self._stage)}", time.monotonic() - self._since)
+        self._stage = ""
+
+    def _left(self, now: Now, at: float) -> str:
+        """From the median of the last steps; never longer than what was said before."""
+        if len(self._recent) < FIRST_ETA_STEP:
+            return ""
+        left = now.num_steps - now.step
+        usual = statistics.median(self._recent)
+        self._ends_at = min(self._ends_at, at + left * usual)
+        slowest = max(self._recent)
+        about = max(0.0, self._ends_at - at)
+        if slowest > UNEVEN * usual:
+            return f"{rounded(about)} to {rounded(left * slowest)} left"
+        return f"about {rounded(about)} left"
+
+
+def rounded(value_s: float) -> str:
+    """`10 s`, `50 s`, `4 min`: as exact as a forecast deserves."""
+    if value_s < 55:
+        return f"{max(10, 10 * round(value_s / 10))} s"
+    return f"{max(1, round(value_s / 60))} min"
+
+
+def _find_run(store: Store, text: str) -> str:
+    r = runs.c
+    with store.read() as conn:
+        query = sa.select(r.id).where(r.tenant == store.tenant, sa.func.substr(r.id, -len(text)) == text)
+        found = list(conn.scalars(query)) if len(text) >= 4 else []
+    if len(found) != 1:
+        why = f"{len(found)} runs end like that." if found else "The store knows none of that id."
+        raise MissingError(f"There is no run {text!r}.", why, "nightschool status")
+    return found[0]

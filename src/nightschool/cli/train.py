@@ -1,0 +1,37 @@
+"""`nightschool train`: a candidate from what the agent lived through, or from a handbook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nightschool.cli.answer import Answer, Call
+from nightschool.cli.options import AgentOption, new_app
+
+app = new_app()
+
+
+@app.command()
+def train(
+    ctx: typer.Context,
+    objective: Annotated[str, typer.Option(help="oapl learns from feedback in the store, sft from --data.")] = "oapl",
+    data: Annotated[Path | None, typer.Option(help="A handbook: one JSON object with messages a line.")] = None,
+    agent: AgentOption = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run.")] = None,
+    model: Annotated[str | None, typer.Option(help="The base model; a folder, a fetched name or a hub id.")] = None,
+) -> Answer:
+    """Train a candidate in this process, and install its adapter. It serves nobody before its exam.
+
+    Ctrl-C finishes the step, saves, and prints the command that goes on. Its settings are the tables
+    [training.oapl] and [training.sft].
+
+    Example: nightschool train --objective sft --data handbook.jsonl --agent support-shop
+    """
+    from nightschool.cli import study
+
+    call: Call = ctx.obj
+    if resume is not None:
+        return study.go_on(call, resume)
+    return study.begin(call, study.Wish(objective, data, agent, model))
