@@ -20,10 +20,14 @@ DISAGREE = "judgements disagree"
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """`value` in [0, 1], or `None` with the `reason` why the feedback says nothing usable."""
+    """`value` in [0, 1], or `None` with the `reason` why the feedback says nothing usable.
+
+    `confidence` is what the deciding judgement gave itself, 1 where it gave none.
+    """
 
     value: float | None
     reason: str
+    confidence: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +49,10 @@ def combine(judgements: Sequence[Feedback], rule: RewardRule) -> Reward:
     up. Without a measured noise rate disagreeing thumbs cannot be weighed, and give nothing.
     """
     current = current_view(judgements)
-    outcomes = [value for value in (outcome(f.value) for f in _of(current, FeedbackKind.OUTCOME)) if value is not None]
-    if outcomes:
-        return Reward(outcomes[-1], "outcome")
-    thumbs = [bool(f.value) for f in _of(current, FeedbackKind.THUMB)]
+    for found in reversed(_of(current, FeedbackKind.OUTCOME)):
+        if (value := outcome(found.value)) is not None:
+            return Reward(value, "outcome", _confidence([found]))
+    thumbs = _of(current, FeedbackKind.THUMB)
     if thumbs:
         return _vote(thumbs, rule.noise_rate)
     texts = [str(f.value) for f in _of(current, FeedbackKind.TEXT)]
@@ -80,13 +84,18 @@ def pair(judgements: Sequence[Feedback]) -> tuple[str, bool] | None:
     return ("\n".join(texts), thumbs.pop()) if texts and len(thumbs) == 1 else None
 
 
-def _vote(thumbs: Sequence[bool], noise_rate: float | None) -> Reward:
+def _vote(thumbs: Sequence[Feedback], noise_rate: float | None) -> Reward:
+    votes = [1 if thumb.value else -1 for thumb in thumbs]
     if noise_rate is None:
-        if len(set(thumbs)) > 1:
+        if len(set(votes)) > 1:
             return Reward(None, DISAGREE)
-        return Reward(float(thumbs[0]), "thumb")
-    balance = sum(1 if up else -1 for up in thumbs) * math.log((1 - noise_rate) / noise_rate)
-    return Reward(1 / (1 + math.exp(-balance)), "thumb")
+        return Reward(float(votes[0] > 0), "thumb", _confidence(thumbs))
+    balance = sum(votes) * math.log((1 - noise_rate) / noise_rate)
+    return Reward(1 / (1 + math.exp(-balance)), "thumb", _confidence(thumbs))
+
+
+def _confidence(judgements: Sequence[Feedback]) -> float:
+    return max(1.0 if f.confidence is None else f.confidence for f in judgements)
 
 
 def _of(judgements: Sequence[Feedback], kind: FeedbackKind) -> list[Feedback]:

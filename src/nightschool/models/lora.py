@@ -65,7 +65,7 @@ class LoraLinear(nn.Module):
                 rows, out = x[first:end].reshape(-1, x.shape[-1]), y[first:end].view(-1, y.shape[-1])
                 out.addmm_(rows @ a.T, b.T, alpha=self.scale[name])
             elif first == 0 and end == x.shape[0]:
-                return y + (x @ a.T) @ b.T * self.scale[name]
+                return y + (x @ a.T * self.scale[name]) @ b.T
             else:
                 y[first:end] += (x[first:end] @ a.T) @ b.T * self.scale[name]
         return y

@@ -37,7 +37,7 @@ class Bucket:
     blocks: tuple[int, ...]
     ranges: tuple[Ranges, ...]
     num_keys: int
-    mask: Tensor
+    attention_mask: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class TreePlan:
         buckets = []
         for blocks in by_size.values():
             width = max(len(keys[block]) for block in blocks)
-            mask = np.zeros((len(blocks), 1, BLOCK, width), dtype=bool)
-            mask[:, :, :, 0] = True  # queries beyond the last node must see something; nobody reads them
+            visible = np.zeros((len(blocks), 1, BLOCK, width), dtype=bool)
+            visible[:, :, :, 0] = True  # queries beyond the last node must see something; nobody reads them
             for place, block in enumerate(blocks):
                 rows = seen[block][:, keys[block]]
-                mask[place, 0, : len(rows), 0] = rows[:, 0]
-                mask[place, 0, : len(rows), : rows.shape[1]] = rows
+                visible[place, 0, : len(rows), 0] = rows[:, 0]
+                visible[place, 0, : len(rows), : rows.shape[1]] = rows
             ranges = tuple(_ranges(keys[block]) for block in blocks)
-            buckets.append(Bucket(tuple(blocks), ranges, width, additive(torch.from_numpy(mask).to(device), dtype)))
+            buckets.append(Bucket(tuple(blocks), ranges, width, additive(torch.from_numpy(visible).to(device), dtype)))
         return cls(one.num_tokens, count, tuple(buckets))
 
 
@@ -100,10 +100,13 @@ def tree_attention(
     for bucket in tree.buckets:
         k = _GatherKeys.apply(key[0], bucket)
         v = _GatherKeys.apply(value[0], bucket)
-        mask = bucket.mask.repeat(1, 1, group, 1)
         parts.append(
             nn.functional.scaled_dot_product_attention(
-                queries[list(bucket.blocks)] if len(tree.buckets) > 1 else queries, k, v, attn_mask=mask, scale=scaling
+                queries[list(bucket.blocks)] if len(tree.buckets) > 1 else queries,
+                k,
+                v,
+                attn_mask=bucket.attention_mask.repeat(1, 1, group, 1),
+                scale=scaling,
             )
         )
         order += bucket.blocks

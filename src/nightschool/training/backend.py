@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nightschool.errors import NightschoolError
-from nightschool.training.losses import Loss
 from nightschool.types import Sample
+
+if TYPE_CHECKING:  # a loss works on tensors; who only reads this protocol starts no torch
+    from nightschool.training.losses import Loss
 
 
 class NotFiniteError(NightschoolError):
@@ -51,6 +53,16 @@ class StepReport:
     applied: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What an adapter trained here fits: digests of base, tokenizer and template, and the layers it changes."""
+
+    base_digest: str
+    tokenizer_digest: str
+    template_digest: str
+    targets: tuple[str, ...]
+
+
 class Backend(Protocol):
     """Holds one trainable adapter on one frozen base.
 
@@ -58,7 +70,13 @@ class Backend(Protocol):
     the distribution the sampler drew from (design law 2).
     """
 
-    outputs: frozenset[str]
+    @property
+    def outputs(self) -> frozenset[str]: ...
+
+    @property
+    def identity(self) -> Identity:
+        """Of the adapter that is open."""
+        ...
 
     def open(self, parent: Path | None) -> None:
         """Start from the adapter in `parent`, or from a fresh one; forget optimizer and steps."""

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from nightschool.errors import InputError, RefusedError
 from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraConfig, LoraModel, write_adapter
+from nightschool.releases.manifest import template_digest, tokenizer_digest
 from nightschool.training import attention
 from nightschool.training.attention import TreePlan
-from nightschool.training.backend import AdamConfig, LossReport, NotFiniteError, StepReport
+from nightschool.training.backend import AdamConfig, Identity, LossReport, NotFiniteError, StepReport
 from nightschool.training.logprobs import target_logprobs
 from nightschool.training.losses import Loss, TokenBatch, totals
 from nightschool.training.packing import TOKEN_BUDGET, Pack, pack
@@ -44,6 +45,7 @@ class LocalBackend:
     def __init__(self, base: BaseModel, config: LoraConfig, token_budget: int = TOKEN_BUDGET, seed: int = 0) -> None:
         self.base = base
         self.config = config
+        self.fresh_config = config
         self.token_budget = token_budget
         self.seed = seed
         self.head = _plain_head(base.network)
@@ -54,10 +56,18 @@ class LocalBackend:
         self.norms: list[float] = []
         self.last_step: StepReport | None = None
 
+    @property
+    def identity(self) -> Identity:
+        base = self.base
+        return Identity(
+            base.digest, tokenizer_digest(base.folder), template_digest(base.renderer), tuple(self.config.targets)
+        )
+
     def open(self, parent: Path | None) -> None:
         if POLICY in self.lora.loaded:
             self.lora.unload(POLICY)
         if parent is None:
+            self.config = self.fresh_config
             self.lora.create(POLICY, self.config, seed=self.seed)
         else:
             self.config = self.lora.load(POLICY, parent)
@@ -84,7 +94,7 @@ class LocalBackend:
             if share.requires_grad:
                 share.backward()
             total += share.item()
-            _scatter(logprobs, one, chosen, scored, [sample.loss_mask for sample in chosen])
+            _scatter(logprobs, one, scored, [sample.loss_mask for sample in chosen])
         return LossReport(total, sum(one.num_tokens for one in packed), tuple(logprobs))
 
     @torch.no_grad()
@@ -93,7 +103,7 @@ class LocalBackend:
         for one in self._packs(samples):
             chosen = [samples[row] for row in one.rows]
             masks = [sample.completion_mask for sample in chosen]
-            _scatter(logprobs, one, chosen, self._score(one, chosen, masks), masks)
+            _scatter(logprobs, one, self._score(one, chosen, masks), masks)
         return logprobs
 
     def optim_step(self, optimizer: AdamConfig, step_id: int) -> StepReport:
@@ -213,14 +223,14 @@ class _Targets:
         nodes: list[np.ndarray] = []
         temperatures: list[np.ndarray] = []
         owners: list[np.ndarray] = []
-        for place, (sample, mask, path) in enumerate(zip(samples, masks, one.places, strict=True)):
-            if len(mask) != len(sample.token_ids) or mask[0]:
+        for place, (sample, wanted, path) in enumerate(zip(samples, masks, one.places, strict=True)):
+            if len(wanted) != len(sample.token_ids) or wanted[0]:
                 raise InputError(
                     f"Sample {sample.id} has a mask that does not fit.",
                     "It must cover every token, and the first token has nothing to predict it from.",
                     "Build the dataset again.",
                 )
-            chosen = path[np.asarray(mask, dtype=bool)]
+            chosen = path[np.asarray(wanted, dtype=bool)]
             nodes.append(chosen)
             temperatures.append(np.full(len(chosen), sample.annotations.get("temperature", 1.0)))
             owners.append(np.full(len(chosen), place))
@@ -264,14 +274,13 @@ def _token_batch(samples: Sequence[Sample], scored: _Scored, num_tokens: int, nu
 def _scatter(
     out: list[tuple[float | None, ...]],
     one: Pack,
-    samples: Sequence[Sample],
     scored: _Scored,
     masks: Sequence[Sequence[bool]],
 ) -> None:
     """Put scored values back where their tokens stand, one tuple per sample."""
     values = iter(scored.logprobs.tolist())
-    for row, _sample, mask in zip(one.rows, samples, masks, strict=True):
-        out[row] = tuple(next(values) if used else None for used in mask)
+    for row, wanted in zip(one.rows, masks, strict=True):
+        out[row] = tuple(next(values) if used else None for used in wanted)
 
 
 def _plain_head(network: nn.Module) -> nn.Linear:

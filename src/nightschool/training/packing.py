@@ -37,11 +37,11 @@ class Pack:
 
     def tree_mask(self) -> np.ndarray:
         """(T, T), True where the row's token may look at the column's: its ancestors and itself."""
-        mask = np.eye(self.num_tokens, dtype=bool)
+        visible = np.eye(self.num_tokens, dtype=bool)
         for node, parent in enumerate(self.parents):
             if parent >= 0:
-                mask[node] |= mask[parent]
-        return mask
+                visible[node] |= visible[parent]
+        return visible
 
 
 def pack(sequences: Sequence[Sequence[int]], token_budget: int = TOKEN_BUDGET) -> list[Pack]:

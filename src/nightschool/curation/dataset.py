@@ -1,0 +1,267 @@
+"""An immutable dataset: which trajectories train, which measure, and one reason for every other exchange."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from nightschool.curation.lineage import learned_from, releases_behind
+from nightschool.curation.trajectories import LeftOut, load_trajectories
+from nightschool.errors import TooLittleDataError
+from nightschool.feedback.reward import Reward, RewardRule, combine, pair
+from nightschool.feedback.text import TextCalibrator, fit_text_calibrator
+from nightschool.types import Json, LedgerState, Sample, Split, Trajectory
+from nightschool.valuation.success import fit_success_model
+
+DAY_S = 86_400.0
+GATE_SPLIT = "gate split"
+SELECT_SPLIT = "select split: measures drift"
+TRAINED = "trained"
+
+
+@dataclass(frozen=True, slots=True)
+class CurationRule:
+    """Which sessions a night studies.
+
+    `max_staleness`: releases a session's version may be behind. `half_life_releases`, `half_life_days`:
+    how fast an older label fades in the success model. `influence_share`: the largest part of the training
+    rows from one principal, but always at least `influence_floor` of them. `noise_rate`: measured share
+    of thumbs that point the wrong way. `replay`: take again what the incumbent's line was trained on.
+    """
+
+    max_staleness: int = 4
+    half_life_releases: float = 1.0
+    half_life_days: float = 30.0
+    influence_share: float = 0.01
+    influence_floor: int = 2
+    noise_rate: float | None = None
+    replay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What became of one exchange: a row of the ledger before the run is known."""
+
+    exchange_id: str
+    session_id: str
+    state: LedgerState
+    reason: str
+    reward: float | None = None
+    weight: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """`train` and `held_out` carry `p_hat`, `p_lo` and `temperature` in their annotations.
+
+    `held_out` rows are never trained on: first those of the select split, then training rows without
+    feedback; a row without reward measures drift only. `lines` covers every exchange that was considered.
+    """
+
+    agent: str
+    anchor: str
+    as_of: float
+    train: tuple[Sample, ...]
+    held_out: tuple[Sample, ...]
+    lines: tuple[Line, ...]
+    summary: Json
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the rows; the same sessions and judgements give the same digest."""
+        return rows_digest(self.train, self.held_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    trajectory: Trajectory
+    reward: Reward
+    behind: int
+
+
+def build_dataset(
+    conn: sa.Connection, tenant: str, agent: str, anchor: str, as_of: float, rule: CurationRule
+) -> Dataset:
+    """Select from everything recorded and said by `as_of`, for a night whose anchor serves now.
+
+    Raises:
+        TooLittleDataError: the success model cannot be fitted; the message says what would do.
+    """
+    loaded = load_trajectories(conn, tenant, agent, as_of)
+    visible = [t for t in loaded.trajectories if t.split != Split.GATE]
+    calibrator, texts = _text_calibrator(visible)
+    judge = RewardRule(rule.noise_rate, calibrator)
+    behind = releases_behind(conn, tenant, agent)
+    judged = [
+        _Judged(t, combine(t.feedback, judge), max(behind.get(v, rule.max_staleness + 1) for v in t.policy_versions))
+        for t in visible
+    ]
+    fresh = [j for j in judged if j.behind <= rule.max_staleness]
+    known = set() if rule.replay else learned_from(conn, tenant, anchor)
+    new = [j for j in fresh if not known.intersection(j.trajectory.exchange_ids)]
+    labelled = [j for j in fresh if j.reward.value is not None]
+    estimates, value_report = _estimates(labelled, as_of, rule)
+    kept, capped = _cap([j for j in new if _trains(j)], rule)
+    select = [j for j in new if j.trajectory.split == Split.SELECT]
+    silent = [j for j in new if j.trajectory.split == Split.TRAIN and j.reward.value is None]
+    lines = [
+        *(_line(left) for left in loaded.left_out),
+        *_lines((j for j in judged if j.behind > rule.max_staleness), LedgerState.EXCLUDED, "too stale"),
+        *_trajectory_lines((t for t in loaded.trajectories if t.split == Split.GATE), LedgerState.HELD, GATE_SPLIT),
+        *_lines(select, LedgerState.HELD, SELECT_SPLIT),
+        *_lines(silent, LedgerState.HELD, None),
+        *_lines(capped, LedgerState.HELD, "influence cap"),
+        *_lines(kept, LedgerState.TRAINED, TRAINED),
+    ]
+    summary: Json = {
+        "sessions": len({t.session_id for t in loaded.trajectories}),
+        "train": len(kept),
+        "held_out": len(select) + len(silent),
+        "reasons": dict(sorted(Counter(f"{line.state.value}: {line.reason}" for line in lines).items())),
+        "success_model": value_report,
+        "text_calibrator": texts,
+    }
+    train = tuple(_sample(j, estimates) for j in kept)
+    held_out = tuple(_sample(j, estimates) for j in (*select, *silent))
+    return Dataset(agent, anchor, as_of, train, held_out, tuple(lines), summary)
+
+
+def rows_digest(train: Iterable[Sample], held_out: Iterable[Sample]) -> str:
+    total = hashlib.sha256()
+    for use, samples in (("train", train), ("held_out", held_out)):
+        for sample in sorted(samples, key=lambda s: s.id):
+            total.update(json.dumps(row_of(sample, use), sort_keys=True).encode() + b"\n")
+    return total.hexdigest()
+
+
+def row_of(sample: Sample, use: str) -> Json:
+    """A sample as a line of a dataset file. Masks are written as spans [first, end)."""
+    return {
+        "id": sample.id,
+        "use": use,
+        "token_ids": list(sample.token_ids),
+        "completion": spans(sample.completion_mask),
+        "loss": spans(sample.loss_mask),
+        "weight": sample.weight,
+        "reward": sample.reward,
+        "policy_version": sample.policy_version,
+        "annotations": dict(sorted(sample.annotations.items())),
+    }
+
+
+def sample_of(row: Json) -> tuple[str, Sample]:
+    """The use and the sample of a line that `row_of` wrote."""
+    length = len(row["token_ids"])
+    sample = Sample(
+        row["id"],
+        tuple(row["token_ids"]),
+        _mask(row["completion"], length),
+        _mask(row["loss"], length),
+        row["weight"],
+        row["reward"],
+        row["policy_version"],
+        annotations=row["annotations"],
+    )
+    return row["use"], sample
+
+
+def spans(marked: Sequence[bool]) -> list[list[int]]:
+    edges = [place for place in range(len(marked) + 1) if _at(marked, place) != _at(marked, place - 1)]
+    return [[first, end] for first, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _at(marked: Sequence[bool], place: int) -> bool:
+    return 0 <= place < len(marked) and marked[place]
+
+
+def _mask(found: Sequence[Sequence[int]], length: int) -> tuple[bool, ...]:
+    marked = [False] * length
+    for first, end in found:
+        marked[first:end] = [True] * (end - first)
+    return tuple(marked)
+
+
+def _text_calibrator(trajectories: Sequence[Trajectory]) -> tuple[TextCalibrator | None, Json]:
+    pairs = [(found, t.principal) for t in trajectories if (found := pair(t.feedback)) is not None]
+    texts, thumbs = [text for (text, _), _ in pairs], [thumb for (_, thumb), _ in pairs]
+    try:
+        calibrator = fit_text_calibrator(texts, thumbs, [principal for _, principal in pairs])
+    except TooLittleDataError as error:
+        return None, {"used": False, "why": error.why}
+    return calibrator, {"used": True, "version": calibrator.version, **calibrator.report}
+
+
+def _estimates(
+    labelled: Sequence[_Judged], as_of: float, rule: CurationRule
+) -> tuple[dict[tuple[str, ...], tuple[float, float]], Json]:
+    """Cross-fitted (p_hat, p_lo) of every labelled trajectory, by its exchanges."""
+    model = fit_success_model(
+        [j.trajectory.request for j in labelled],
+        [float(j.reward.value or 0.0) for j in labelled],
+        [j.reward.confidence for j in labelled],
+        [
+            j.behind / rule.half_life_releases + (as_of - j.trajectory.last_at) / (DAY_S * rule.half_life_days)
+            for j in labelled
+        ],
+        [j.trajectory.principal for j in labelled],
+    )
+    pairs = zip(labelled, model.p_hat.tolist(), model.p_lo.tolist(), strict=True)
+    return {j.trajectory.exchange_ids: (p_hat, p_lo) for j, p_hat, p_lo in pairs}, model.report
+
+
+def _cap(judged: Sequence[_Judged], rule: CurationRule) -> tuple[list[_Judged], list[_Judged]]:
+    """The newest of each principal's trajectories up to the cap, and the rest."""
+    limit = max(rule.influence_floor, int(rule.influence_share * len(judged)))
+    taken: dict[str, int] = defaultdict(int)
+    kept, capped = [], []
+    for j in reversed(judged):
+        taken[j.trajectory.principal] += 1
+        (kept if taken[j.trajectory.principal] <= limit else capped).append(j)
+    return kept[::-1], capped[::-1]
+
+
+def _trains(j: _Judged) -> bool:
+    return j.trajectory.split == Split.TRAIN and j.reward.value is not None
+
+
+def _sample(j: _Judged, estimates: dict[tuple[str, ...], tuple[float, float]]) -> Sample:
+    t = j.trajectory
+    notes = {"temperature": t.sampler.temperature}
+    if t.exchange_ids in estimates:
+        notes["p_hat"], notes["p_lo"] = estimates[t.exchange_ids]
+    return Sample(
+        id=t.exchange_ids[-1],
+        token_ids=t.token_ids,
+        completion_mask=t.completion_mask,
+        loss_mask=t.completion_mask,
+        weight=j.reward.confidence,
+        reward=j.reward.value,
+        policy_version=t.policy_versions[-1],
+        annotations=notes,
+    )
+
+
+def _lines(judged: Iterable[_Judged], state: LedgerState, reason: str | None) -> list[Line]:
+    """One line per exchange; without `reason`, the one why its feedback gave no reward."""
+    return [
+        Line(
+            exchange_id, j.trajectory.session_id, state, reason or j.reward.reason, j.reward.value, j.reward.confidence
+        )
+        for j in judged
+        for exchange_id in j.trajectory.exchange_ids
+    ]
+
+
+def _trajectory_lines(trajectories: Iterable[Trajectory], state: LedgerState, reason: str) -> list[Line]:
+    return [Line(exchange_id, t.session_id, state, reason) for t in trajectories for exchange_id in t.exchange_ids]
+
+
+def _line(left: LeftOut) -> Line:
+    if left.split == Split.GATE and left.reason != "exam":
+        return Line(left.exchange_id, left.session_id, LedgerState.HELD, GATE_SPLIT)
+    return Line(left.exchange_id, left.session_id, LedgerState.EXCLUDED, left.reason)

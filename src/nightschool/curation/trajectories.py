@@ -1,0 +1,156 @@
+"""From a session's exchanges to what one judgement speaks about (design section 5.4).
+
+A judgement on the session is about its main branch, all sampled tokens of it; a judgement on one exchange
+about that turn's tokens alone. Everything else (titles, retries, sub-agents) is a side branch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from nightschool.curation.turns import Turn, load_turns
+from nightschool.feedback.record import load_feedback
+from nightschool.store.matching import content_text
+from nightschool.store.tree import load_branch
+from nightschool.types import Feedback, Purpose, Split, Trajectory
+
+SIDE_BRANCH = "side branch"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An exchange that no trajectory covers, and why."""
+
+    exchange_id: str
+    session_id: str
+    split: Split
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Every exchange of an agent once: inside a trajectory, or left out."""
+
+    trajectories: tuple[Trajectory, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def load_trajectories(
+    conn: sa.Connection, tenant: str, agent: str, as_of: float, purpose: Purpose = Purpose.SERVE
+) -> Loaded:
+    """The agent's sessions as trajectories, with the feedback received by `as_of`, oldest first.
+
+    A session whose main branch has a turn that may not be trained is left out whole: a sequence is
+    refused, never shortened.
+    """
+    sessions = load_turns(conn, tenant, agent, as_of)
+    feedback: dict[str, list[Feedback]] = defaultdict(list)
+    for item in load_feedback(conn, tenant, list(sessions), as_of):
+        feedback[str(item.session_id)].append(item)
+    trajectories: list[Trajectory] = []
+    left_out: list[LeftOut] = []
+    for session_id, turns in sessions.items():
+        mine = [turn for turn in turns if turn.agent == agent]
+        served = [turn for turn in mine if turn.purpose == purpose]
+        left_out += [_left_out(turn, turn.purpose.value) for turn in mine if turn.purpose != purpose]
+        found, rest = _of_session(conn, tenant, served, feedback[session_id])
+        trajectories += found
+        left_out += rest
+    return Loaded(tuple(sorted(trajectories, key=lambda t: (t.last_at, t.exchange_ids))), tuple(left_out))
+
+
+def main_branch(turns: Sequence[Turn]) -> list[Turn]:
+    """The longest chain of finished turns that each continue the one before; of equals, the later one."""
+    finished = {turn.id: turn for turn in turns if turn.status == "ok"}
+    chains: dict[str, list[Turn]] = {}
+    for turn in sorted(finished.values(), key=lambda t: (t.started_at, t.id)):
+        above = chains.get(turn.parent_id, []) if turn.parent_id else []
+        chains[turn.id] = [*above, turn]
+    return max(chains.values(), key=lambda chain: (len(chain), chain[-1].started_at), default=[])
+
+
+def _of_session(
+    conn: sa.Connection, tenant: str, turns: Sequence[Turn], feedback: Sequence[Feedback]
+) -> tuple[list[Trajectory], list[LeftOut]]:
+    main = main_branch(turns)
+    about_session = [item for item in feedback if item.exchange_id is None]
+    by_exchange: dict[str, list[Feedback]] = defaultdict(list)
+    for item in feedback:
+        if item.exchange_id is not None:
+            by_exchange[item.exchange_id].append(item)
+    whole = main and (about_session or not any(turn.id in by_exchange for turn in main))
+    found: list[Trajectory] = []
+    left_out: list[LeftOut] = []
+    if whole:
+        broken = next((turn.reason_against for turn in main if turn.reason_against), None)
+        if broken or len({_temperature(turn) for turn in main}) > 1:
+            left_out += [_left_out(turn, turn.reason_against or broken or "mixed samplers") for turn in main]
+        else:
+            found.append(_trajectory(main, about_session, _request(conn, tenant, main[0], first=True)))
+    covered = {turn.id for turn in main} if whole else set()
+    for turn in turns:
+        if turn.id in covered:
+            continue
+        on_main = turn in main
+        reason = turn.reason_against or (None if turn.id in by_exchange else _unjudged(on_main))
+        if reason:
+            left_out.append(_left_out(turn, reason))
+        else:
+            found.append(_trajectory([turn], by_exchange[turn.id], _request(conn, tenant, turn, first=False)))
+    return found, left_out
+
+
+def _unjudged(on_main: bool) -> str:
+    return "no feedback on this turn" if on_main else SIDE_BRANCH
+
+
+def _trajectory(turns: Sequence[Turn], feedback: Sequence[Feedback], request: str) -> Trajectory:
+    last = turns[-1]
+    token_ids = (*(last.prompt_ids or ()), *(last.completion_ids or ()))
+    completion_mask = [False] * len(token_ids)
+    logprobs: list[float | None] = [None] * len(token_ids)
+    for turn in turns:
+        begin = len(turn.prompt_ids or ())
+        length = len(turn.completion_ids or ())
+        completion_mask[begin : begin + length] = [True] * length
+        if turn.behavior_logprobs is not None:
+            logprobs[begin : begin + length] = turn.behavior_logprobs
+    return Trajectory(
+        session_id=last.session_id,
+        exchange_ids=tuple(turn.id for turn in turns),
+        agent=last.agent,
+        principal=last.principal,
+        split=last.split,
+        policy_versions=tuple(dict.fromkeys(turn.policy_version for turn in turns)),
+        token_ids=token_ids,
+        completion_mask=tuple(completion_mask),
+        behavior_logprobs=tuple(logprobs),
+        request=request,
+        last_at=last.started_at,
+        sampler=last.sampler,
+        feedback=tuple(feedback),
+    )
+
+
+def _request(conn: sa.Connection, tenant: str, turn: Turn, first: bool) -> str:
+    """What the user asked: the first user message of a session, the latest one before a turn."""
+    if turn.leaf_hash is None:
+        return ""
+    texts = [
+        content_text(message.get("content"))
+        for message in load_branch(conn, tenant, turn.leaf_hash)
+        if message.get("role") == "user"
+    ]
+    return "" if not texts else texts[0 if first else -1]
+
+
+def _left_out(turn: Turn, reason: str) -> LeftOut:
+    return LeftOut(turn.id, turn.session_id, turn.split, reason)
+
+
+def _temperature(turn: Turn) -> float:
+    return turn.sampler.temperature

@@ -1,0 +1,95 @@
+"""The exchanges of an agent as training sees them: tokens, sampler, and which one continues which."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from nightschool.objectives.legality import reason_against
+from nightschool.store.prompts import unfold_prompts, with_first_choice
+from nightschool.store.schema import choices, exchanges
+from nightschool.store.vectors import unpack_floats, unpack_ids
+from nightschool.types import Fidelity, Purpose, Sampler, Split
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One exchange. `parent_id` is set only where its prompt begins with that exchange's prompt and reply.
+
+    `leaf_hash` is the last message of its prompt. Ids are `None` where the engine gave none.
+    """
+
+    id: str
+    session_id: str
+    agent: str
+    principal: str
+    split: Split
+    purpose: Purpose
+    policy_version: str
+    started_at: float
+    status: str
+    training_allowed: bool
+    fidelity: Fidelity
+    sampler: Sampler
+    leaf_hash: str | None
+    parent_id: str | None
+    prompt_ids: tuple[int, ...] | None
+    completion_ids: tuple[int, ...] | None
+    behavior_logprobs: tuple[float | None, ...] | None
+
+    @property
+    def reason_against(self) -> str | None:
+        """Why this exchange may not be trained on, whatever was said about it; `None` when it may."""
+        if self.purpose == Purpose.EXAM:
+            return "exam"
+        if not self.training_allowed:
+            return "training denied"
+        if self.status != "ok":
+            return self.status
+        if self.prompt_ids is None or not self.completion_ids:
+            return "text only"
+        return reason_against(self.fidelity, self.sampler)
+
+
+def load_turns(conn: sa.Connection, tenant: str, agent: str, as_of: float) -> dict[str, list[Turn]]:
+    """All exchanges begun by `as_of` in sessions the agent took part in, by session, oldest first."""
+    x = exchanges.c
+    own = sa.select(x.session_id).where(x.tenant == tenant, x.agent == agent).distinct()
+    columns = [column for column in x if column.name not in ("tenant", "request_body", "reply_body", "tools_blob")]
+    query = (
+        sa.select(*columns, choices.c.completion_ids, choices.c.behavior_logprobs)
+        .select_from(with_first_choice(tenant))
+        .where(x.tenant == tenant, x.started_at <= as_of, x.session_id.in_(own))
+        .order_by(x.started_at, x.id)
+    )
+    rows = conn.execute(query).all()
+    prompts = unfold_prompts(rows)
+    sessions: dict[str, list[Turn]] = defaultdict(list)
+    for row in rows:
+        sessions[row.session_id].append(_turn(row, prompts[row.id]))
+    return dict(sessions)
+
+
+def _turn(row: Any, prompt: bytes | None) -> Turn:
+    return Turn(
+        id=row.id,
+        session_id=row.session_id,
+        agent=row.agent,
+        principal=row.principal,
+        split=Split(row.split),
+        purpose=Purpose(row.purpose),
+        policy_version=row.policy_version,
+        started_at=row.started_at,
+        status=row.status,
+        training_allowed=row.training_allowed,
+        fidelity=Fidelity(row.fidelity),
+        sampler=Sampler(**row.sampler),
+        leaf_hash=row.prompt_message,
+        parent_id=row.parent_exchange_id if row.prompt_prefix_len else None,
+        prompt_ids=None if prompt is None else unpack_ids(prompt),
+        completion_ids=None if row.completion_ids is None else unpack_ids(row.completion_ids),
+        behavior_logprobs=None if row.behavior_logprobs is None else unpack_floats(row.behavior_logprobs),
+    )

@@ -1,0 +1,241 @@
+"""The training loop: windows of steps on one buffer, watched on held-out rows, resumable at any step.
+
+It does not know which objective runs: samples come annotated, the loss is a pure function, and whether
+there is an anchor is one flag. A window fixes the anchor; the next one takes what the last one arrived at
+as its anchor, with the values kept.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from nightschool.errors import InterruptedRun
+from nightschool.training.backend import AdamConfig, Backend, LossReport, StepReport
+from nightschool.training.drift import Drift, DriftRule, choose_watched, measure
+from nightschool.training.packing import pack
+from nightschool.training.states import (
+    Position,
+    find_checkpoint,
+    load_anchor,
+    safe_folder,
+    save_anchor,
+    save_checkpoint,
+    save_safe,
+    save_start,
+    start_folder,
+)
+from nightschool.types import Json, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class LoopConfig:
+    """How a buffer is gone through.
+
+    `epochs` passes per window, cut off at `max_steps` if given; batches of about `batch_size` samples.
+    `warmup_steps`: the learning rate rises over them, once per window.
+    """
+
+    epochs: int = 3
+    windows: int = 1
+    batch_size: int = 16
+    max_steps: int | None = None
+    warmup_steps: int = 2
+    checkpoint_every: int = 5
+    seed: int = 0
+    optimizer: AdamConfig = field(default_factory=AdamConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What one run goes through. `parent` is the adapter it starts from, `None` for a fresh one.
+
+    `anchored`: the loss needs log-probabilities under the policy each window starts from. `drift`: when a
+    window ends early; `None` where nothing is watched.
+    """
+
+    train: tuple[Sample, ...]
+    held_out: tuple[Sample, ...]
+    loss: str
+    anchored: bool
+    parent: Path | None
+    config: LoopConfig
+    drift: DriftRule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """A moment of a run, for people who watch it. `eta_s` is to the last step of the last window."""
+
+    step: int
+    num_steps: int
+    tokens_per_s: float
+    eta_s: float
+    metrics: dict[str, float]
+
+
+class Watch(Protocol):
+    """Who is told about each step, and may ask for a halt after it."""
+
+    def step(self, now: Now) -> None: ...
+
+    def wants_halt(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`windows`: per window its steps, why it ended, whether it went back, and the drift on all held-out rows."""
+
+    steps: int
+    tokens: int
+    seconds: float
+    windows: tuple[Json, ...]
+
+
+def run_loop(backend: Backend, course: Course, folder: Path, watch: Watch) -> Outcome:
+    """Go through the course, or through what is left of it if `folder` holds a checkpoint.
+
+    Afterwards the backend holds the result. Interrupted and resumed, the result is bit for bit that of a
+    run without interruption (same machine, same number of threads).
+
+    Raises:
+        InterruptedRun: the watch asked for a halt; the step was finished and saved.
+        NotFiniteError: a loss or gradient is NaN or infinite.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found = find_checkpoint(folder)
+    position = Position() if found is None else found[1]
+    while position.window < course.config.windows:
+        if position.step:
+            assert found is not None
+            backend.load_state(found[0])
+        else:
+            backend.open(start_folder(folder, position.window) or course.parent)
+        position = _Window(backend, course, folder, watch).run(position)
+    return Outcome(position.done, position.tokens, position.seconds, position.windows)
+
+
+class _Window:
+    """One window: a fixed anchor, a fixed order of batches."""
+
+    def __init__(self, backend: Backend, course: Course, folder: Path, watch: Watch) -> None:
+        self.backend = backend
+        self.course = course
+        self.folder = folder
+        self.watch = watch
+
+    def run(self, position: Position) -> Position:
+        train, held_out = self._anchored(position)
+        batches = plan_batches(len(train), self.course.config, position.window)
+        watched = self._watched(train, held_out, batches)
+        reason = "all steps taken"
+        while position.step < len(batches):
+            batch = [train[row] for row in batches[position.step]]
+            position, drift = self._step(position, batch, watched, len(batches))
+            stop = self.course.drift and drift and self.course.drift.reason_to_stop(drift, position.step, len(batches))
+            if stop:
+                reason = stop
+                break
+            if drift is not None and self.course.drift is not None and self.course.drift.is_safe(drift):
+                save_safe(self.folder, self.backend, position.done)
+                position = replace(position, safe=position.done)
+            if position.step < len(batches):
+                self._pause(position)
+        return self._close(position, reason, reason != "all steps taken", held_out)
+
+    def _step(
+        self, position: Position, batch: Sequence[Sample], watched: Sequence[Sample], total: int
+    ) -> tuple[Position, Drift | None]:
+        from nightschool.training.losses import BY_NAME  # torch starts with the first step, not with this module
+
+        started = time.perf_counter()
+        report = self.backend.forward_backward(batch, BY_NAME[self.course.loss])
+        stepped = self.backend.optim_step(self._optimizer(position.step), position.done)
+        drift = measure(watched, self.backend.forward(watched)) if watched else None
+        took = time.perf_counter() - started
+        position = replace(
+            position,
+            step=position.step + 1,
+            done=position.done + 1,
+            tokens=position.tokens + report.num_tokens,
+            seconds=position.seconds + took,
+        )
+        self._tell(position, report, stepped, drift, total)
+        return position, drift
+
+    def _tell(
+        self, position: Position, report: LossReport, stepped: StepReport, drift: Drift | None, total: int
+    ) -> None:
+        speed = position.tokens / position.seconds
+        metrics = {"loss": report.loss, "grad_norm": stepped.grad_norm, "tokens_per_s": speed}
+        metrics |= {} if drift is None else drift.metrics()
+        num_steps = position.done + total - position.step + total * (self.course.config.windows - position.window - 1)
+        eta_s = (num_steps - position.done) * position.seconds / position.done
+        self.watch.step(Now(position.done, num_steps, speed, eta_s, metrics))
+
+    def _pause(self, position: Position) -> None:
+        """Checkpoint where one is due, and give way to whoever wants the run to halt."""
+        halt = self.watch.wants_halt()
+        if halt or position.step % self.course.config.checkpoint_every == 0:
+            save_checkpoint(self.folder, self.backend, position)
+        if halt:
+            raise InterruptedRun(f"The run halted after step {position.done}.", "You asked for it.", "")
+
+    def _close(self, position: Position, reason: str, went_back: bool, held_out: Sequence[Sample]) -> Position:
+        if went_back:
+            self.backend.open(safe_folder(self.folder, position.window, position) or self.course.parent)
+        final = measure(held_out, self.backend.forward(held_out)) if self._watches(held_out) else None
+        summary: Json = {
+            "steps": position.step,
+            "ended": reason,
+            "went_back_to_step": position.safe or 0 if went_back else None,
+            "drift": None if final is None else {**final.metrics(), "rows": len(held_out), "rated": final.num_labelled},
+        }
+        save_start(self.folder, self.backend, position.window + 1)
+        windows = (*position.windows, summary)
+        return replace(position, window=position.window + 1, step=0, safe=None, windows=windows)
+
+    def _anchored(self, position: Position) -> tuple[list[Sample], list[Sample]]:
+        """Train and held-out rows, scored once under the policy the window starts from."""
+        everything = [*self.course.train, *self.course.held_out]
+        if not self.course.anchored:
+            return list(self.course.train), list(self.course.held_out)
+        scored = load_anchor(self.folder, position.window, everything)
+        if scored is None:
+            save_anchor(self.folder, position.window, self.backend.forward(everything))
+            scored = load_anchor(self.folder, position.window, everything)
+            assert scored is not None
+        return scored[: len(self.course.train)], scored[len(self.course.train) :]
+
+    def _watched(
+        self, train: Sequence[Sample], held_out: Sequence[Sample], batches: Sequence[Sequence[int]]
+    ) -> list[Sample]:
+        if not self._watches(held_out):
+            return []
+        first = pack([train[row].token_ids for row in batches[0]])
+        return choose_watched(held_out, sum(one.num_tokens for one in first))
+
+    def _watches(self, held_out: Sequence[Sample]) -> bool:
+        return self.course.drift is not None and bool(held_out)
+
+    def _optimizer(self, step: int) -> AdamConfig:
+        config = self.course.config
+        share = min(1.0, (step + 1) / (config.warmup_steps + 1))
+        return replace(config.optimizer, learning_rate=config.optimizer.learning_rate * share)
+
+
+def plan_batches(num_samples: int, config: LoopConfig, window: int) -> list[list[int]]:
+    """Which samples each step of a window sees: shuffled per epoch, batches of nearly equal size."""
+    batches: list[list[int]] = []
+    for epoch in range(config.epochs):
+        order = list(range(num_samples))
+        random.Random(f"{config.seed} {window} {epoch}").shuffle(order)
+        count = max(1, round(num_samples / config.batch_size))
+        batches += [part.tolist() for part in np.array_split(np.array(order), count)]
+    return batches[: config.max_steps]

@@ -1,0 +1,300 @@
+"""A night's study and a day-one teaching: from the store, or a handbook, to an installed adapter.
+
+Whatever goes wrong leaves the run `failed` with its reason, or `interrupted` with what is needed to resume.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from nightschool import __version__
+from nightschool.curation.dataset import CurationRule, Dataset, Line, build_dataset, row_of, rows_digest, sample_of
+from nightschool.curation.demonstrations import read_demonstrations
+from nightschool.errors import InterruptedRun, NightschoolError, RefusedError
+from nightschool.models.fetch import find_model
+from nightschool.objectives import oapl, sft
+from nightschool.objectives.oapl import SingleRule
+from nightschool.releases.adapters import check_adapter, install_adapter
+from nightschool.releases.aliases import BASE, current
+from nightschool.releases.manifest import Manifest
+from nightschool.rendering.renderer import Renderer
+from nightschool.store.database import Store
+from nightschool.store.ids import new_id
+from nightschool.training.backend import AdamConfig, Backend
+from nightschool.training.drift import DriftRule
+from nightschool.training.loop import Course, LoopConfig, Outcome, run_loop
+from nightschool.training.runs import (
+    Run,
+    create_run,
+    enter_dataset,
+    enter_ledger,
+    load_run,
+    lock_run,
+    run_folder,
+    update_run,
+)
+from nightschool.training.watching import Halt, Progress, RunWatch, Silent
+from nightschool.types import Json, LedgerState, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class BackendConfig:
+    """The base model and the adapter's shape. `dtype`: auto, bfloat16 or float32, of the base alone."""
+
+    model: str = "smollm2-135m"
+    dtype: str = "auto"
+    rank: int = 16
+    alpha: int = 32
+    token_budget: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StudyConfig:
+    """A night: OAPL's single form on what people said about live sessions."""
+
+    backend: BackendConfig = field(default_factory=BackendConfig)
+    loop: LoopConfig = field(default_factory=LoopConfig)
+    drift: DriftRule = field(default_factory=DriftRule)
+    rule: SingleRule = field(default_factory=SingleRule)
+    curation: CurationRule = field(default_factory=CurationRule)
+
+
+def demonstration_loop() -> LoopConfig:
+    return LoopConfig(epochs=1, batch_size=12, optimizer=AdamConfig(learning_rate=1e-3))
+
+
+@dataclass(frozen=True, slots=True)
+class TeachConfig:
+    """Supervised fine-tuning on a handbook."""
+
+    backend: BackendConfig = field(default_factory=BackendConfig)
+    loop: LoopConfig = field(default_factory=demonstration_loop)
+
+
+def open_local(config: BackendConfig) -> Backend:
+    """The backend on this machine."""
+    import torch
+
+    from nightschool.models.base import load_base
+    from nightschool.models.lora import LoraConfig
+    from nightschool.training.local import LocalBackend
+
+    dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
+    base = load_base(find_model(config.model), dtype)
+    return LocalBackend(base, LoraConfig(config.rank, config.alpha), config.token_budget)
+
+
+def study(
+    store: Store,
+    state: Path,
+    agent: str,
+    config: StudyConfig,
+    progress: Progress | None = None,
+) -> Run:
+    """Train a candidate from what the agent lived through, starting at the adapter that serves now.
+
+    Raises:
+        TooLittleDataError: too little feedback; the message says how much would do.
+        RefusedError: an objective's requirement is broken, or no step stayed within the drift budget.
+        InterruptedRun: Ctrl-C; the message names the command that resumes.
+    """
+    with store.read() as conn:
+        serving = current(conn, store.tenant, agent)
+    parent = None if serving in (None, BASE) else serving
+    run = Run(new_id(), agent, "oapl", "running", asdict(config), {}, parent_digest=parent)
+    folder = create_run(store, state, run)
+    with _guarded(store, run, folder):
+        (progress or Silent()).stage("choosing sessions")
+        as_of = time.time()
+        with store.read() as conn:
+            dataset = build_dataset(conn, store.tenant, agent, parent or BASE, as_of, config.curation)
+        _annotate(dataset.train, config)  # refused before anything is loaded
+        _write_dataset(folder, dataset)
+        enter_dataset(store, dataset.digest, run, as_of, len(dataset.train), dataset.summary)
+        return _train(store, state, run, progress or Silent())
+
+
+def teach(
+    store: Store,
+    state: Path,
+    agent: str,
+    handbook: Path,
+    config: TeachConfig,
+    progress: Progress | None = None,
+) -> Run:
+    """Train a first adapter of the bare base on a handbook (a file that `read_demonstrations` reads).
+
+    Raises:
+        InputError, MissingError, TooLittleDataError: the handbook cannot be used.
+        InterruptedRun: Ctrl-C; the message names the command that resumes.
+    """
+    run = Run(new_id(), agent, "sft", "running", asdict(config), {})
+    folder = create_run(store, state, run)
+    with _guarded(store, run, folder):
+        renderer = Renderer.from_folder(find_model(config.backend.model))
+        samples = tuple(sft.annotate(read_demonstrations(handbook, renderer)))
+        dataset = Dataset(agent, BASE, time.time(), samples, (), (), {"handbook": handbook.name})
+        _write_dataset(folder, dataset)
+        enter_dataset(store, dataset.digest, run, dataset.as_of, len(samples), dataset.summary)
+        return _train(store, state, run, progress or Silent())
+
+
+def resume(store: Store, state: Path, run_id: str, progress: Progress | None = None) -> Run:
+    """Take an interrupted, failed or killed run up again at its last checkpoint.
+
+    Raises:
+        RefusedError: the run is done, or it stopped before its dataset was written.
+        BusyError: another process works on it.
+    """
+    run = load_run(store, run_id)
+    folder = run_folder(state, run_id)
+    if run.state == "done" or not (folder / "dataset.jsonl").exists():
+        why = "It is done." if run.state == "done" else "It ended before its dataset was written."
+        raise RefusedError(f"Run {run_id} cannot be resumed.", why, "nightschool train")
+    with _guarded(store, run, folder):
+        update_run(store, run_id, state="running", error=None, finished_at=None)
+        return _train(store, state, run, progress or Silent())
+
+
+def _train(store: Store, state: Path, run: Run, progress: Progress) -> Run:
+    """From the run's folder to its installed adapter; everything it needs lies in the folder."""
+    folder = run_folder(state, run.id)
+    train, held_out = _read_dataset(folder)
+    halt = Halt()
+    with halt.listening():
+        progress.stage("loading the model")
+        course, lines = _course(run, folder, state, train, held_out)
+        backend = open_local(_config(run).backend)
+        progress.stage("studying")
+        outcome = run_loop(backend, course, folder / "work", RunWatch(store, run.id, folder, progress, halt))
+        _require_progress(outcome)
+        progress.stage("installing the adapter")
+        backend.save_adapter(folder / "adapter")
+        digest = install_adapter(store, state, folder / "adapter", _manifest(run, backend, train, held_out))
+    enter_ledger(store, run.id, lines, course.train)
+    summary = {**asdict(outcome), "train": len(train), "held_out": len(held_out)}
+    done = replace(run, state="done", summary=summary, adapter_digest=digest, error=None)
+    update_run(store, run.id, state="done", summary=summary, adapter_digest=digest, error=None)
+    shutil.rmtree(folder / "work")
+    shutil.rmtree(folder / "adapter")
+    return replace(done, dataset_digest=rows_digest(train, held_out))
+
+
+def _course(
+    run: Run, folder: Path, state: Path, train: Sequence[Sample], held_out: Sequence[Sample]
+) -> tuple[Course, list[Line]]:
+    config = _config(run)
+    if isinstance(config, TeachConfig):
+        return Course(tuple(train), tuple(held_out), sft.LOSS, False, None, config.loop), []
+    parent = None
+    if run.parent_digest is not None:
+        parent = state / "adapters" / run.parent_digest
+        check_adapter(parent, run.parent_digest)
+    rated = _annotate([sample for sample in held_out if sample.reward is not None], config)
+    silent = [sample for sample in held_out if sample.reward is None]
+    course = Course(
+        train=tuple(_annotate(train, config)),
+        held_out=(*rated, *silent),
+        loss=oapl.LOSS,
+        anchored=True,
+        parent=parent,
+        config=config.loop,
+        drift=config.drift,
+    )
+    return course, _read_lines(folder)
+
+
+def _annotate(samples: Sequence[Sample], config: StudyConfig) -> list[Sample]:
+    """The objective's annotations. Rewards come from calibrated sources alone (`feedback.reward`)."""
+    if not samples:
+        return []
+    rule = replace(config.rule, calibrated=True)
+    estimates = [(sample.annotations["p_hat"], sample.annotations["p_lo"]) for sample in samples]
+    return oapl.annotate_singles(samples, estimates, rule)
+
+
+def _require_progress(outcome: Outcome) -> None:
+    if all(window["went_back_to_step"] == 0 for window in outcome.windows):
+        raise RefusedError(
+            "The night changed nothing.",
+            f"No step stayed within the drift budget: {outcome.windows[-1]['ended']}.",
+            "Lower the learning rate.",
+        )
+
+
+def _manifest(run: Run, backend: Backend, train: Sequence[Sample], held_out: Sequence[Sample]) -> Manifest:
+    fits = backend.identity
+    return Manifest(
+        agent=run.agent,
+        base_digest=fits.base_digest,
+        tokenizer_digest=fits.tokenizer_digest,
+        template_digest=fits.template_digest,
+        targets=fits.targets,
+        parent_digest=run.parent_digest,
+        dataset_digest=rows_digest(train, held_out),
+        code_version=__version__,
+        run_id=run.id,
+    )
+
+
+@contextmanager
+def _guarded(store: Store, run: Run, folder: Path) -> Iterator[None]:
+    """Hold the run; leave no run `running` that has ended, however it ended."""
+    with lock_run(folder):
+        try:
+            yield
+        except InterruptedRun as halted:
+            update_run(store, run.id, state="interrupted")
+            raise InterruptedRun(halted.what, halted.why, f"nightschool train --resume {run.id}") from None
+        except KeyboardInterrupt:
+            update_run(store, run.id, state="interrupted")
+            raise
+        except NightschoolError as error:
+            update_run(store, run.id, state="failed", error=str(error))
+            raise
+        except Exception as error:  # boundary: a run never stays `running` after its process has left it
+            update_run(store, run.id, state="failed", error=f"{type(error).__name__}: {error}")
+            raise
+
+
+def _write_dataset(folder: Path, dataset: Dataset) -> None:
+    """The rows and the ledger's lines, each under its name only when complete."""
+    rows = [row_of(sample, "train") for sample in dataset.train]
+    rows += [row_of(sample, "held_out") for sample in dataset.held_out]
+    _write_lines(folder / "ledger.jsonl", [asdict(line) for line in dataset.lines])
+    _write_lines(folder / "dataset.jsonl", rows)
+
+
+def _write_lines(path: Path, rows: Sequence[Json]) -> None:
+    part = path.with_suffix(".part")
+    part.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    part.rename(path)
+
+
+def _read_dataset(folder: Path) -> tuple[list[Sample], list[Sample]]:
+    found = [sample_of(json.loads(line)) for line in (folder / "dataset.jsonl").read_text().splitlines()]
+    return [s for use, s in found if use == "train"], [s for use, s in found if use == "held_out"]
+
+
+def _read_lines(folder: Path) -> list[Line]:
+    rows = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    return [Line(**{**row, "state": LedgerState(row["state"])}) for row in rows]
+
+
+def _config(run: Run) -> StudyConfig | TeachConfig:
+    """The configuration a run was started with, from its row."""
+    raw: Any = run.config
+    backend = BackendConfig(**raw["backend"])
+    loop = LoopConfig(**{**raw["loop"], "optimizer": AdamConfig(**raw["loop"]["optimizer"])})
+    if run.objective == "sft":
+        return TeachConfig(backend, loop)
+    return StudyConfig(
+        backend, loop, DriftRule(**raw["drift"]), SingleRule(**raw["rule"]), CurationRule(**raw["curation"])
+    )

@@ -1,0 +1,119 @@
+"""What a run keeps on disk: checkpoints to resume from, states to come back to, and the anchor's scores.
+
+Everything is a folder of safetensors and JSON that gets its name only when it is complete, so a run killed
+at any instant finds its last whole checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from nightschool.training.backend import Backend
+from nightschool.types import Json, Sample
+
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a loop stands. `step` counts within the window, `done` over all; `safe` is the `done` of the last
+    state a stop may come back to, `None` where only the window's start is safe. `windows` are the summaries
+    of the finished ones."""
+
+    window: int = 0
+    step: int = 0
+    done: int = 0
+    safe: int | None = None
+    tokens: int = 0
+    seconds: float = 0.0
+    windows: tuple[Json, ...] = field(default=())
+
+
+def save_checkpoint(folder: Path, backend: Backend, position: Position) -> None:
+    """Write a checkpoint, then remove older ones and states nobody can come back to any more."""
+    target = folder / f"checkpoint-{position.done}"
+    if not target.exists():
+        staging = folder / "checkpoint.part"
+        shutil.rmtree(staging, ignore_errors=True)
+        backend.save_state(staging)
+        (staging / "position.json").write_text(json.dumps(asdict(position)) + "\n")
+        staging.rename(target)
+    for other in folder.iterdir():
+        old = CHECKPOINT.fullmatch(other.name) and other != target
+        if old or (other.name.startswith("safe-") and other != _safe(folder, position.safe)):
+            shutil.rmtree(other)
+
+
+def find_checkpoint(folder: Path) -> tuple[Path, Position] | None:
+    """The newest complete checkpoint of a run."""
+    found = {int(match[1]): path for path in folder.iterdir() if (match := CHECKPOINT.fullmatch(path.name))}
+    if not found:
+        return None
+    path = found[max(found)]
+    raw = json.loads((path / "position.json").read_text())
+    return path, Position(**{**raw, "windows": tuple(raw["windows"])})
+
+
+def save_safe(folder: Path, backend: Backend, done: int) -> None:
+    """Keep the adapter as it is after `done` steps."""
+    staging = folder / "safe.part"
+    shutil.rmtree(staging, ignore_errors=True)
+    backend.save_adapter(staging)
+    target = _safe(folder, done)
+    shutil.rmtree(target, ignore_errors=True)
+    staging.rename(target)
+
+
+def safe_folder(folder: Path, window: int, position: Position) -> Path | None:
+    """The adapter a stop comes back to: the last safe state of the window, else the window's start."""
+    if position.safe is not None:
+        return _safe(folder, position.safe)
+    return start_folder(folder, window)
+
+
+def start_folder(folder: Path, window: int) -> Path | None:
+    """What a window starts from; `None` for the first, which starts from the parent."""
+    return folder / f"window-{window}" if window else None
+
+
+def save_start(folder: Path, backend: Backend, window: int) -> None:
+    """Keep the adapter that `window` starts from."""
+    staging = folder / "window.part"
+    shutil.rmtree(staging, ignore_errors=True)
+    backend.save_adapter(staging)
+    target = folder / f"window-{window}"
+    shutil.rmtree(target, ignore_errors=True)
+    staging.rename(target)
+
+
+def save_anchor(folder: Path, window: int, logprobs: Sequence[Sequence[float | None]]) -> None:
+    """Write the anchor's log-probabilities of all samples of the buffer, missing ones as NaN."""
+    flat = np.array([np.nan if x is None else x for row in logprobs for x in row], dtype=np.float32)
+    staging = folder / "anchor.part"
+    save_file({"logprobs": flat}, staging)
+    staging.rename(folder / f"anchor-{window}.safetensors")
+
+
+def load_anchor(folder: Path, window: int, samples: Sequence[Sample]) -> list[Sample] | None:
+    """The samples with their anchor's log-probabilities; `None` where they were not computed yet."""
+    path = folder / f"anchor-{window}.safetensors"
+    if not path.exists():
+        return None
+    flat, at, out = load_file(path)["logprobs"], 0, []
+    for sample in samples:
+        part = flat[at : at + len(sample.token_ids)]
+        at += len(sample.token_ids)
+        out.append(replace(sample, reference_logprobs=tuple(None if np.isnan(x) else float(x) for x in part)))
+    return out
+
+
+def _safe(folder: Path, done: int | None) -> Path:
+    return folder / f"safe-{done}"

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traffic import SYSTEM, record_session, record_turn, say
+
+from nightschool.curation.trajectories import Loaded, load_trajectories
+from nightschool.store.database import Store
+from nightschool.types import FeedbackKind, Purpose, Sampler, Trajectory
+
+THUMB = FeedbackKind.THUMB
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store.sqlite") as opened:
+        yield opened
+
+
+def load(store: Store, as_of: float | None = None) -> Loaded:
+    with store.read() as conn:
+        return load_trajectories(conn, store.tenant, "shop", as_of or time.time() + 1)
+
+
+def only(loaded: Loaded) -> Trajectory:
+    (one,) = loaded.trajectories
+    return one
+
+
+def reasons(loaded: Loaded) -> dict[str, str]:
+    return {left.exchange_id: left.reason for left in loaded.left_out}
+
+
+def sampled(trajectory: Trajectory) -> list[int]:
+    return [t for t, yes in zip(trajectory.token_ids, trajectory.completion_mask, strict=True) if yes]
+
+
+def test_a_session_is_one_trajectory_and_only_sampled_tokens_are_marked(store: Store) -> None:
+    ids = record_session(store, "where is parcel 7", seed=1, word=8)
+    say(store, THUMB, True, session="session-1")
+    one = only(load(store))
+    assert one.exchange_ids == tuple(ids)
+    assert one.request == "where is parcel 7"
+    assert one.token_ids[: len(SYSTEM)] == SYSTEM
+    # two replies of three tokens, between them four of a tool's result
+    assert len(one.token_ids) == 30 + 5 + 3 + 4 + 3
+    assert one.completion_mask == (*[False] * 35, *[True] * 3, *[False] * 4, *[True] * 3)
+    assert sampled(one)[0] == 8
+    assert [item.value for item in one.feedback] == [True]
+
+
+def test_feedback_that_came_later_than_as_of_is_not_seen(store: Store) -> None:
+    record_session(store, "hello", seed=1)
+    before = time.time()
+    time.sleep(0.01)
+    say(store, THUMB, True, session="session-1")
+    assert only(load(store, as_of=before)).feedback == ()
+    assert only(load(store, as_of=1.0) if False else load(store)).feedback != ()
+    assert load(store, as_of=1.0).trajectories == ()
+
+
+def test_feedback_on_a_turn_trains_that_turn_alone(store: Store) -> None:
+    first, second = record_session(store, "hello", seed=1, word=8)
+    say(store, THUMB, False, exchange=first)
+    loaded = load(store)
+    one = only(loaded)
+    assert one.exchange_ids == (first,)
+    assert len(one.token_ids) == 38
+    assert sum(one.completion_mask) == 3
+    assert reasons(loaded) == {second: "no feedback on this turn"}
+
+
+def test_feedback_on_the_session_takes_the_whole_of_it(store: Store) -> None:
+    ids = record_session(store, "hello", seed=1)
+    say(store, THUMB, False, exchange=ids[0])
+    say(store, THUMB, True, session="session-1")
+    one = only(load(store))
+    assert one.exchange_ids == tuple(ids)
+    assert [item.value for item in one.feedback] == [True]
+
+
+def test_side_branches_are_left_out_unless_judged(store: Store) -> None:
+    ids = record_session(store, "hello", seed=1)
+    side = record_turn(store, [{"role": "user", "content": "a title?"}], "T", (3, 4), (5, 2), session="session-1")
+    assert reasons(load(store)) == {side: "side branch"}
+    say(store, THUMB, True, exchange=side)
+    loaded = load(store)
+    assert {t.exchange_ids for t in loaded.trajectories} == {tuple(ids), (side,)}
+    assert not loaded.left_out
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"sampler": Sampler(top_p=0.9)}, "truncated support"),
+        ({"sampler": Sampler(temperature=0.0)}, "greedy decoding"),
+        ({"sampler": Sampler(constraints="response_format")}, "constrained decoding"),
+        ({"training_allowed": False}, "training denied"),
+        ({"purpose": Purpose.EXAM}, "exam"),
+    ],
+)
+def test_what_may_not_be_trained_says_why(store: Store, more: dict[str, Any], reason: str) -> None:
+    ids = record_session(store, "hello", seed=1, **more)
+    loaded = load(store)
+    assert not loaded.trajectories
+    assert reasons(loaded) == dict.fromkeys(ids, reason)
+
+
+def test_text_without_tokens_never_trains(store: Store) -> None:
+    one = record_turn(store, [{"role": "user", "content": "hi"}], "ho", (), None, user="ann")
+    assert reasons(load(store)) == {one: "text only"}
+
+
+def test_a_session_with_one_bad_turn_is_refused_whole(store: Store) -> None:
+    first = record_turn(store, [{"role": "user", "content": "hi"}], "a", (3, 4), (5, 2), session="s")
+    history = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "b"},
+    ]
+    second = record_turn(store, history, "c", (3, 4, 5, 2, 6), (7, 2), session="s", sampler=Sampler(top_p=0.5))
+    assert reasons(load(store)) == {first: "truncated support", second: "truncated support"}
+
+
+def test_two_temperatures_do_not_mix(store: Store) -> None:
+    first = record_turn(store, [{"role": "user", "content": "hi"}], "a", (3, 4), (5, 2), session="s")
+    history = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "b"},
+    ]
+    second = record_turn(store, history, "c", (3, 4, 5, 2, 6), (7, 2), session="s", sampler=Sampler(temperature=0.5))
+    assert reasons(load(store)) == {first: "mixed samplers", second: "mixed samplers"}
+
+
+def test_an_aborted_reply_ends_the_branch_before_it(store: Store) -> None:
+    ids = record_session(store, "hello", seed=1)
+    history = [
+        {"role": "system", "content": "shop"}, {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "call 1"}, {"role": "tool", "content": "done"},
+        {"role": "assistant", "content": "reply 1"}, {"role": "user", "content": "and?"},
+    ]  # fmt: skip
+    longer = (*only(load(store)).token_ids, 66)
+    cut = record_turn(store, history, "hm", longer, (5,), session="session-1", status="aborted")
+    loaded = load(store)
+    assert only(loaded).exchange_ids == tuple(ids)
+    assert reasons(loaded) == {cut: "aborted"}
+
+
+def test_a_fork_keeps_the_longer_branch(store: Store) -> None:
+    ids = record_session(store, "hello", seed=1)
+    first_prompt = only(load(store)).token_ids[:35]
+    retry = record_turn(
+        store, [{"role": "system", "content": "shop"}, {"role": "user", "content": "hello"}], "again", first_prompt,
+        (9, 2), session="session-1",
+    )  # fmt: skip
+    loaded = load(store)
+    assert only(loaded).exchange_ids == tuple(ids)
+    assert reasons(loaded) == {retry: "side branch"}
+
+
+def test_other_agents_stay_out(store: Store) -> None:
+    record_session(store, "hello", seed=1, agent="bank")
+    loaded = load(store)
+    assert not loaded.trajectories
+    assert not loaded.left_out

@@ -1,0 +1,114 @@
+"""Sessions of two turns as the gateway would record them, with feedback, for tests of curation and training."""
+
+from __future__ import annotations
+
+import json
+import time
+from random import Random
+from typing import Any
+
+import sqlalchemy as sa
+
+from nightschool.feedback.body import NewFeedback
+from nightschool.feedback.record import insert_feedback
+from nightschool.store.database import Store
+from nightschool.store.exchanges import insert_exchange
+from nightschool.store.ids import new_id
+from nightschool.store.records import Caller, Record, Timing
+from nightschool.types import Choice, FeedbackKind, Fidelity, Json, Purpose, Sampler, TargetKind
+
+SYSTEM = tuple(range(20, 50))
+
+
+def record_turn(
+    store: Store,
+    messages: list[Json],
+    reply: str,
+    prompt_ids: tuple[int, ...],
+    completion_ids: tuple[int, ...] | None,
+    **more: Any,
+) -> str:
+    """One exchange. `more`: agent, user, session, at, version, sampler, status, purpose, training_allowed."""
+    return store.write(lambda conn: _turn(conn, store.tenant, messages, reply, prompt_ids, completion_ids, **more))
+
+
+def record_session(store: Store, request: str, seed: int, word: int = 7, **more: Any) -> list[str]:
+    """Two turns: a call that starts with token `word`, a tool's result, a reply. Returns the exchange ids."""
+    return store.write(lambda conn: _session(conn, store.tenant, request, seed, word, **more))
+
+
+def say(store: Store, kind: FeedbackKind, value: Any, author: str = "ann", **target: str) -> None:
+    """Feedback on `session=` or `exchange=`."""
+    store.write(lambda conn: _say(conn, store.tenant, kind, value, author, **target))
+
+
+def busy_day(store: Store, sessions: int, seed: int = 0, **more: Any) -> None:
+    """Refunds go well when they start with token 7, parcels when they start with 8; most leave a thumb."""
+
+    def write(conn: sa.Connection) -> None:
+        rng = Random(seed)
+        for number in range(sessions):
+            wish = rng.choice(["please refund my order", "where is my parcel"])
+            word = rng.choice([7, 8])
+            good = (word == 7) == wish.startswith("please")
+            name = seed * 10_000 + number
+            _session(conn, store.tenant, f"{wish} {number}", name, word, user=f"user-{seed}-{number}", **more)
+            if rng.random() < 0.8:
+                _say(conn, store.tenant, FeedbackKind.THUMB, good, session=f"session-{name}")
+
+    store.write(write)
+
+
+def _turn(
+    conn: sa.Connection,
+    tenant: str,
+    messages: list[Json],
+    reply: str,
+    prompt_ids: tuple[int, ...],
+    completion_ids: tuple[int, ...] | None,
+    **more: Any,
+) -> str:
+    purpose = more.get("purpose", Purpose.SERVE)
+    caller = Caller(
+        agent=more.get("agent", "shop"),
+        session=more.get("session"),
+        header_user=more.get("user"),
+        purpose=purpose,
+        exam_id="exam" if purpose == Purpose.EXAM else None,
+        training_allowed=more.get("training_allowed", True),
+    )
+    record = Record(
+        id=new_id(),
+        caller=caller,
+        timing=Timing(started_at=more.get("at", time.time())),
+        policy_version=more.get("version", "base"),
+        request_body=json.dumps({"messages": messages}).encode(),
+        messages=tuple(messages),
+        choices=(Choice(0, {"role": "assistant", "content": reply}, "stop", completion_ids, None),),
+        prompt_ids=None if completion_ids is None else prompt_ids,
+        fidelity=Fidelity.EXACT if completion_ids else Fidelity.TEXT,
+        sampler=more.get("sampler", Sampler()),
+        status=more.get("status", "ok"),
+    )
+    return insert_exchange(conn, tenant, record)
+
+
+def _session(conn: sa.Connection, tenant: str, request: str, seed: int, word: int, **more: Any) -> list[str]:
+    rng = Random(seed)
+    name = more.pop("session", f"session-{seed}")
+    at = more.pop("at", time.time() - 1000 + seed % 500)
+    first = (*SYSTEM, *[rng.randrange(60, 70) for _ in range(5)])
+    call = (word, rng.randrange(70, 80), 2)
+    second = (*first, *call, *[rng.randrange(80, 90) for _ in range(4)])
+    answer = (rng.randrange(90, 100), rng.randrange(90, 100), 2)
+    messages: list[Json] = [{"role": "system", "content": "shop"}, {"role": "user", "content": request}]
+    one = _turn(conn, tenant, messages, f"call {seed}", first, call, session=name, at=at, **more)
+    history = [*messages, {"role": "assistant", "content": f"call {seed}"}, {"role": "tool", "content": "done"}]
+    two = _turn(conn, tenant, history, f"reply {seed}", second, answer, session=name, at=at + 1, **more)
+    return [one, two]
+
+
+def _say(conn: sa.Connection, tenant: str, kind: FeedbackKind, value: Any, author: str = "ann", **target: str) -> None:
+    ((where, target_id),) = target.items()
+    item = NewFeedback(TargetKind(where), target_id, kind, value, name=kind.value, author=author)
+    insert_feedback(conn, tenant, item, admin=False, now=time.time())
