@@ -47,12 +47,12 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(state: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
+def run(state: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Told]:
     """`run("status", "--json")` on the state folder, in this process."""
 
     def call(*words: str) -> Told:
         code = main([*words, "--state", str(state)])
-        captured = capsys.readouterr()
+        captured = capfd.readouterr()
         return Told(code, captured.out, captured.err)
 
     return call

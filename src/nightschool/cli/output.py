@@ -98,7 +98,7 @@ def _columns(table: Table) -> str:
         justify = "right" if place in table.right else "left"
         columns.add_column(Text(title), justify=justify, no_wrap=place not in table.wraps, overflow="ellipsis")
     for number, row in enumerate(table.rows):
-        columns.add_row(*(Text(plain(cell), style=_style(table, number)) for cell in row))
+        columns.add_row(*(Text(plain(cell).replace("\t", " "), style=_style(table, number)) for cell in row))
     return _drawn(columns)
 
 
