@@ -39,8 +39,8 @@ class Script:
     seed: int = 0
     pages: int = 480
     customers: int = 240
-    exam_customers: int = 160
-    last_day_customers: int = 240
+    exam_customers: int = 120
+    last_day_customers: int = 200
     poison: bool = True
 
 
