@@ -40,7 +40,7 @@ class SameSiteOnly:
             return "A request must name exactly one Host."
         host = hosts[0].decode("latin-1").lower()
         if _name(host) not in self.names:
-            return "This Host is not one of ours. Add it to `allowed_hosts` in nightschool.toml."
+            return "This Host is not one of ours. Add it to `allowed_hosts` below [gateway] in nightschool.toml."
         headers = dict(scope["headers"])
         origin = headers.get(b"origin")
         if origin is not None and not _same_origin(origin.decode("latin-1"), host):

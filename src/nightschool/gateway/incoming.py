@@ -121,5 +121,5 @@ def _too_large(max_bytes: int) -> RequestRefused:
         "body_too_large",
         "The request was not read.",
         f"Its body is larger than {max_bytes} bytes.",
-        "Send less, or raise `max_body_bytes` in nightschool.toml.",
+        "Send less, or raise `max_body_bytes` below [gateway] in nightschool.toml.",
     )
