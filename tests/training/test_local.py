@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny import make_tiny_model
 
 from nightschool.errors import InputError
 from nightschool.models import attention as dense
@@ -22,18 +22,9 @@ from nightschool.training.losses import sft_loss, squared_log_ratio_loss
 from nightschool.types import Sample
 
 
-def tiny() -> Any:
-    spec = importlib.util.spec_from_file_location("tiny", Path(__file__).parents[1] / "tiny.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny().make_tiny_model(tmp_path_factory.mktemp("model"))
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
 
 
 def fresh(folder: Path, token_budget: int = 4096) -> LocalBackend:

@@ -1,0 +1,210 @@
+"""The loop on a backend that learns one number, so that every state can be followed by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from nightschool.errors import InterruptedRun
+from nightschool.training.backend import AdamConfig, Identity, LossReport, StepReport
+from nightschool.training.drift import DriftRule
+from nightschool.training.loop import Course, LoopConfig, Now, run_loop
+from nightschool.training.loop import plan_batches as plan
+from nightschool.training.states import find_checkpoint
+from nightschool.types import Sample
+
+
+class OneNumber:
+    """Each step adds `rise` to every log-probability, whatever the rate; states are files."""
+
+    outputs = frozenset({"logprobs"})
+    identity = Identity("b", "t", "m", ("q_proj",))
+
+    def __init__(self, rise: float = 0.2) -> None:
+        self.rise = rise
+        self.rates: list[float] = []
+        self.value = 0.0
+        self.seen: list[tuple[str, ...]] = []
+
+    def open(self, parent: Path | None) -> None:
+        self.value = json.loads((parent / "value.json").read_text()) if parent else 0.0
+
+    def forward_backward(self, samples: Sequence[Sample], loss: object) -> LossReport:
+        del loss
+        self.seen.append(tuple(sample.id for sample in samples))
+        return LossReport(1.0, 10 * len(samples), tuple(self.forward(samples)))
+
+    def forward(self, samples: Sequence[Sample]) -> list[tuple[float | None, ...]]:
+        return [tuple(self.value - 1 if yes else None for yes in s.completion_mask) for s in samples]
+
+    def optim_step(self, optimizer: AdamConfig, step_id: int) -> StepReport:
+        self.value += self.rise
+        self.rates.append(optimizer.learning_rate)
+        return StepReport(step_id, 1.0, False, True)
+
+    def save_adapter(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        (folder / "value.json").write_text(json.dumps(self.value))
+
+    def save_state(self, folder: Path) -> None:
+        self.save_adapter(folder)
+
+    def load_state(self, folder: Path) -> None:
+        self.open(folder)
+
+
+class Notes:
+    """Keeps what it was told; asks for a halt after the step `halt_at`."""
+
+    def __init__(self, halt_at: int | None = None) -> None:
+        self.told: list[Now] = []
+        self.halt_at = halt_at
+
+    def step(self, now: Now) -> None:
+        self.told.append(now)
+
+    def wants_halt(self) -> bool:
+        return self.halt_at is not None and self.told[-1].step >= self.halt_at
+
+
+def sample(name: str, reward: float | None = None) -> Sample:
+    notes = {"advantage": 0.5, "beta": 0.25} if reward is not None else {}
+    ids = (1, 10 + int(name[1:]) + (100 if name[0] == "h" else 0))
+    return Sample(name, ids, (False, True), (False, True), reward=reward, annotations=notes)
+
+
+def course(windows: int = 1, epochs: int = 2, watched: bool = True, warmup_steps: int = 0) -> Course:
+    config = LoopConfig(
+        epochs=epochs, windows=windows, batch_size=4, warmup_steps=warmup_steps, checkpoint_every=2,
+        optimizer=AdamConfig(learning_rate=1.0),
+    )  # fmt: skip
+    train = tuple(sample(f"t{i}", 1.0) for i in range(12))
+    held_out = (sample("h0", 1.0), sample("h1", 0.0), sample("h2"))
+    return Course(train, held_out, "squared_log_ratio", True, None, config, DriftRule() if watched else None)
+
+
+def test_every_epoch_sees_every_sample_once_in_its_own_order() -> None:
+    batches = plan(13, LoopConfig(epochs=2, batch_size=4), 0)
+    assert [len(batch) for batch in batches] == [5, 4, 4] * 2
+    assert sorted(row for batch in batches[:3] for row in batch) == list(range(13))
+    assert batches[:3] != batches[3:]
+    assert batches == plan(13, LoopConfig(epochs=2, batch_size=4), 0)
+    assert batches != plan(13, LoopConfig(epochs=2, batch_size=4), 1)
+    assert len(plan(13, LoopConfig(epochs=9, batch_size=4, max_steps=5), 0)) == 5
+    assert [sorted(batch) for batch in plan(2, LoopConfig(epochs=1, batch_size=16), 0)] == [[0, 1]]
+
+
+def test_a_window_runs_to_its_end_within_the_budget(tmp_path: Path) -> None:
+    backend, notes = OneNumber(0.01), Notes()
+    outcome = run_loop(backend, course(), tmp_path / "work", notes)
+    assert outcome.steps == 6
+    assert backend.value == pytest.approx(0.06)
+    (window,) = outcome.windows
+    assert window["ended"] == "all steps taken"
+    assert window["went_back_to_step"] is None
+    # three held-out rows moved by 0.06 each: k3 = e^0.06 - 1.06
+    assert window["drift"]["kl"] == pytest.approx(0.0018365, abs=1e-6)
+    assert window["drift"]["kappa"] == pytest.approx(2 - 0.06)
+    assert [now.step for now in notes.told] == [1, 2, 3, 4, 5, 6]
+    assert {now.num_steps for now in notes.told} == {6}
+    assert notes.told[-1].eta_s == 0
+    assert notes.told[0].metrics["kl"] == pytest.approx(0.00005, abs=1e-6)
+    assert {"loss", "grad_norm", "tokens_per_s", "kappa", "held_out_good", "held_out_bad"} < set(notes.told[0].metrics)
+
+
+def test_too_much_drift_goes_back_to_the_last_safe_state(tmp_path: Path) -> None:
+    # steps of 0.3: k3 = e^x - 1 - x is 0.050, 0.222, 0.560 at 0.3, 0.6, 0.9; the third breaks 0.5
+    backend = OneNumber(0.3)
+    outcome = run_loop(backend, course(), tmp_path / "work", Notes())
+    (window,) = outcome.windows
+    assert "exceeds 0.5" in window["ended"]
+    assert (window["steps"], window["went_back_to_step"]) == (3, 2)
+    assert backend.value == pytest.approx(0.6)
+    assert window["drift"]["kl"] == pytest.approx(0.222119, abs=1e-6)
+
+
+def test_a_first_step_too_far_changes_nothing(tmp_path: Path) -> None:
+    backend = OneNumber(2.0)
+    outcome = run_loop(backend, course(), tmp_path / "work", Notes())
+    assert outcome.windows[0]["went_back_to_step"] == 0
+    assert backend.value == 0.0
+
+
+def test_the_next_window_is_anchored_where_the_last_one_arrived(tmp_path: Path) -> None:
+    # each window may take two steps of 0.3 before the third breaks its own budget: 0.6, 1.2, 1.8
+    backend, notes = OneNumber(0.3), Notes()
+    outcome = run_loop(backend, course(windows=3), tmp_path / "work", notes)
+    assert backend.value == pytest.approx(1.8)
+    assert [w["went_back_to_step"] for w in outcome.windows] == [2, 5, 8]
+    assert outcome.steps == 9
+    assert notes.told[3].metrics["kl"] == pytest.approx(0.049859, abs=1e-6)  # 0.3 from the new anchor
+
+
+@pytest.mark.parametrize("halt_at", [1, 2, 3, 4, 5])
+def test_halted_and_resumed_is_uninterrupted(tmp_path: Path, halt_at: int) -> None:
+    through = OneNumber()
+    expected = run_loop(through, course(windows=2), tmp_path / "a", Notes())
+    halted = OneNumber()
+    with pytest.raises(InterruptedRun):
+        run_loop(halted, course(windows=2), tmp_path / "b", Notes(halt_at))
+    resumed = OneNumber()
+    found = run_loop(resumed, course(windows=2), tmp_path / "b", Notes())
+    assert resumed.value == through.value
+    assert (found.steps, found.tokens) == (expected.steps, expected.tokens)
+    assert found.windows == expected.windows
+    assert halted.seen + resumed.seen == through.seen
+
+
+class Power(Exception):
+    """The plug is pulled."""
+
+
+class Pulled(Notes):
+    def step(self, now: Now) -> None:
+        super().step(now)
+        if now.step == self.halt_at:
+            raise Power
+
+    def wants_halt(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_killed_at_any_step_resumes_from_the_last_checkpoint(tmp_path: Path, at: int) -> None:
+    through = OneNumber()
+    expected = run_loop(through, course(windows=2), tmp_path / "a", Notes())
+    if at > expected.steps:
+        pytest.skip("the run is shorter")
+    with pytest.raises(Power):
+        run_loop(OneNumber(), course(windows=2), tmp_path / "b", Pulled(at))
+    again = OneNumber()
+    found = run_loop(again, course(windows=2), tmp_path / "b", Notes())
+    assert again.value == through.value
+    assert found.windows == expected.windows
+
+
+def test_a_half_written_checkpoint_is_not_one(tmp_path: Path) -> None:
+    with pytest.raises(InterruptedRun):
+        run_loop(OneNumber(), course(), tmp_path / "w", Notes(3))
+    (tmp_path / "w" / "checkpoint.part").mkdir(exist_ok=True)
+    found = find_checkpoint(tmp_path / "w")
+    assert found is not None
+    assert found[1].done == 3
+
+
+def test_without_a_rule_nothing_is_watched(tmp_path: Path) -> None:
+    notes = Notes()
+    outcome = run_loop(OneNumber(5.0), course(watched=False), tmp_path / "w", notes)
+    assert outcome.windows[0]["drift"] is None
+    assert "kl" not in notes.told[0].metrics
+
+
+def test_the_rate_rises_and_falls_in_every_window(tmp_path: Path) -> None:
+    backend = OneNumber(0.0)
+    run_loop(backend, course(windows=2, warmup_steps=2), tmp_path / "w", Notes())
+    # thirds of the way up, times 1/2 + 1/2 cos(pi * step / 6) of six steps
+    fall = [1.0, 0.933013, 0.75, 0.5, 0.25, 0.066987]
+    assert backend.rates == pytest.approx([fall[0] / 3, fall[1] * 2 / 3, *fall[2:]] * 2, abs=1e-6)
