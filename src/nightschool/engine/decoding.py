@@ -64,11 +64,13 @@ def decoding_attention(
     return out.reshape(rows, 1, heads, width), None
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, prefix: int, scale: float | None) -> Tensor:
-    """Shapes: query (R, K, G, D), key and value (R, K, S, D), mask (R, 1, 1, S) -> (R, K, G, D)."""
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, prefix: int, scale: float | None
+) -> Tensor:
+    """Shapes: query (R, K, G, D), key and value (R, K, S, D), attention_mask (R, 1, 1, S) -> (R, K, G, D)."""
     rows, kv_heads, group, width = query.shape
-    mask = mask.expand(-1, -1, group, -1)
-    own, own_norm = _flash(query, key[:, :, prefix:], value[:, :, prefix:], scale, mask[..., prefix:])
+    attention_mask = attention_mask.expand(-1, -1, group, -1)
+    own, own_norm = _flash(query, key[:, :, prefix:], value[:, :, prefix:], scale, attention_mask[..., prefix:])
     if not prefix:
         return own
     wide = query.transpose(0, 1).reshape(1, kv_heads, rows * group, width)
@@ -79,9 +81,11 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, prefix: int
     return torch.lerp(own, shared, share)
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, scale: float | None, mask: Tensor | None = None) -> Any:
+def _flash(query: Tensor, key: Tensor, value: Tensor, scale: float | None, attention_mask: Tensor | None = None) -> Any:
     """Attention and the log of its normalizer, (R, K, G, D) and (R, K, G) in float32."""
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, attn_mask=mask, scale=scale)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, attn_mask=attention_mask, scale=scale
+    )
 
 
 def worth(rows: int, prefix: int) -> bool:

@@ -51,6 +51,6 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, given_mask)
 
 
-def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     """Boolean (True = may look) to additive form in `dtype`: 0 or the most negative number."""
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, torch.finfo(dtype).min)
