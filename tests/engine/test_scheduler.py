@@ -147,7 +147,7 @@ def test_base_and_adapters_in_one_batch_give_what_each_gives_alone(make_desk, ad
     names = ["", "one", "two", "one", "", "two", "one"]
     together = make_desk()
     for name in ("one", "two"):
-        together.runner.lora.load(name, adapters / name)
+        together.runner.load(name, adapters / name)
     mixed = []
     for at, name in enumerate(names):
         mixed.append(together.ask([*prompt(0, 30), at + 3], adapter=name, max_tokens=6 + at, seed=at))
@@ -156,7 +156,7 @@ def test_base_and_adapters_in_one_batch_give_what_each_gives_alone(make_desk, ad
     for at, (name, request) in enumerate(zip(names, mixed, strict=True)):
         alone = make_desk()
         if name:
-            alone.runner.lora.load(name, adapters / name)
+            alone.runner.load(name, adapters / name)
         single = alone.ask(request.prompt_ids, adapter=name, max_tokens=6 + at, seed=at)
         alone.finish()
         assert together.tokens(request) == alone.tokens(single)
@@ -168,7 +168,7 @@ def test_base_and_adapters_in_one_batch_give_what_each_gives_alone(make_desk, ad
 def test_rows_of_one_adapter_are_neighbors(make_desk, adapters):
     desk = make_desk()
     for name in ("one", "two"):
-        desk.runner.lora.load(name, adapters / name)
+        desk.runner.load(name, adapters / name)
     for at, name in enumerate(("two", "one", "", "two", "one", "")):
         desk.ask(prompt(at, 10), adapter=name, max_tokens=30 - at)
         desk.turn()
@@ -179,7 +179,7 @@ def test_rows_of_one_adapter_are_neighbors(make_desk, adapters):
 
 def test_prefixes_are_not_shared_between_adapters(make_desk, adapters):
     desk = make_desk()
-    desk.runner.lora.load("one", adapters / "one")
+    desk.runner.load("one", adapters / "one")
     desk.ask(prompt(0, 40), max_tokens=1)
     desk.finish()
     desk.ask(prompt(0, 40), adapter="one", max_tokens=1)
@@ -189,7 +189,7 @@ def test_prefixes_are_not_shared_between_adapters(make_desk, adapters):
 
 def test_an_adapter_is_unloaded_when_its_last_row_is_done_and_its_prefixes_go_with_it(make_desk, adapters):
     desk = make_desk()
-    desk.runner.lora.load("one", adapters / "one")
+    desk.runner.load("one", adapters / "one")
     running = desk.ask(prompt(0, 20), adapter="one", max_tokens=5)
     desk.turn()
     desk.scheduler.unload("one")

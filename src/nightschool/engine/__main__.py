@@ -8,9 +8,13 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nightschool.access.tokens import is_loopback
 from nightschool.errors import ConfigError, NightschoolError, RefusedError
+
+if TYPE_CHECKING:
+    from nightschool.engine.service import Engine
 
 KEY_VARIABLE = "NIGHTSCHOOL_ENGINE_KEY"
 
@@ -53,35 +57,41 @@ def _serve(asked: argparse.Namespace, key: str | None) -> None:
     # a decode step then takes seconds. Read by OpenMP when torch is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     import torch
-    import uvicorn
 
-    from nightschool.engine.server import build_app
     from nightschool.engine.service import Engine, Settings
     from nightschool.models.base import load_base
     from nightschool.models.fetch import find_model
 
-    listening = _bind(asked.host, asked.port)
-    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    base = load_base(
-        find_model(asked.model), None if asked.dtype == "auto" else getattr(torch, asked.dtype), asked.device
-    )
-    engine = Engine(base, Settings(asked.adapters, key, asked.max_batch, asked.capacity, asked.kept_mb << 20))
-    url = f"http://{asked.host}:{listening.getsockname()[1]}"
-    ready = (
-        f"engine ready url={url} model={base.name} device={base.device} dtype={engine.health()['dtype']}"
-        f" capacity={engine.capacity} max_batch={asked.max_batch}"
-    )
+    with _bind(asked.host, asked.port) as listening:
+        folder = find_model(asked.model)
+        torch.set_num_threads(_cores())
+        base = load_base(folder, None if asked.dtype == "auto" else getattr(torch, asked.dtype), asked.device)
+        engine = Engine(base, Settings(asked.adapters, key, asked.max_batch, asked.capacity, asked.kept_mb << 20))
+        _listen(engine, listening, asked.host)
+
+
+def _listen(engine: Engine, listening: socket.socket, host: str) -> None:
+    import uvicorn
+
+    from nightschool.engine.server import build_app
+
+    facts = engine.health()
+    named = " ".join(f"{name}={facts[name]}" for name in ("model", "device", "dtype", "capacity"))
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            print(ready, flush=True)
+            print(f"engine ready url=http://{host}:{listening.getsockname()[1]} {named}", flush=True)
 
-    config = uvicorn.Config(
-        build_app(engine, (asked.host,)), log_level="warning", ws="none", timeout_graceful_shutdown=3
-    )
+    app = build_app(engine, (host,))
+    config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=3)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after its shutdown
     Server(config).run(sockets=[listening])
+
+
+def _cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -91,6 +101,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         listening.bind((host, port))
     except OSError as error:
+        listening.close()
         raise ConfigError(
             f"The engine cannot listen on {host}:{port}.", str(error), "Choose another --port; 0 takes a free one."
         ) from error

@@ -55,7 +55,7 @@ class Adapters:
     def _read(self, name: str, folder: Path) -> None:
         if (folder / MANIFEST).exists():
             check_adapter(folder, name if DIGEST.fullmatch(name) else adapter_digest(folder), *self._running)
-        self._runner.lora.load(name, folder, self._runner.base.dtype)
+        self._runner.load(name, folder)
 
     def _inside(self, path: str) -> Path:
         if self._root is None:

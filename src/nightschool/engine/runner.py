@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,14 @@ from torch import Tensor
 from nightschool.engine import decoding
 from nightschool.engine.cache import RowCache, common_prefix
 from nightschool.engine.decoding import Group
-from nightschool.engine.packed import pack_linears
+from nightschool.engine.projections import project
 from nightschool.engine.sampling import Sampling
 from nightschool.models.attention import additive
 from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraModel
 
 FILL_TOKENS = 2048  # per forward: bounds the memory of activations and masks
-SCORE_TOKENS = 512  # logits of every position are kept: 512 x 49,152 float32 are 100 MB
+SCORE_TOKENS = 256  # logits of every position are needed at once: 256 x 49,152 float32 are 50 MB
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +47,7 @@ class Runner:
     def __init__(self, base: BaseModel, max_rows: int, capacity: int) -> None:
         self.base = base
         self.lora = LoraModel(base.network)
-        pack_linears(base.network)
+        self._projections = project(base.network, self.lora)
         decoding.enable(base.network)
         self._shares = decoding.can_share(base.device, base.dtype)
         self._decoded: list[Row] = []
@@ -56,6 +57,17 @@ class Runner:
         self.forwards = 0
         names = inspect.signature(base.network.forward).parameters
         self._cache_name = "cache" if "cache" in names else "past_key_values"
+
+    def load(self, name: str, folder: Path) -> None:
+        """Load an adapter in the network's number format; may run beside a forward that does not use it."""
+        self.lora.load(name, folder, self.base.dtype)
+        for projection in self._projections:
+            projection.add(name)
+
+    def unload(self, name: str) -> None:
+        self.lora.unload(name)
+        for projection in self._projections:
+            projection.drop(name)
 
     def fill(self, rows: list[Row]) -> None:
         """Compute all but the last id of rows that lie in adjacent slots, without logits."""

@@ -49,19 +49,18 @@ def draw(logits: Tensor, settings: list[Sampling], uniforms: list[float]) -> Dra
     Edge: a greedy row takes the largest logit and reports its log-probability at temperature 1.
     """
     device = logits.device
-    warm = torch.tensor([s.temperature or 1.0 for s in settings], device=device)
-    scaled = logits.float() if all(s.temperature in (0, 1) for s in settings) else logits.float() / warm[:, None]
-    top = scaled.amax(-1, keepdim=True)
-    weights = (scaled - top).exp_()
+    weights = logits.to(torch.float32, copy=True)
+    if any(s.temperature not in (0, 1) for s in settings):
+        weights /= torch.tensor([s.temperature or 1.0 for s in settings], device=device)[:, None]
+    weights.sub_(weights.amax(-1, keepdim=True)).exp_()
     cut = [row for row, s in enumerate(settings) if s.top_p < 1 and s.temperature > 0]
     if cut:
         weights[cut] = nucleus(weights[cut], _floats([settings[row].top_p for row in cut], device))
     ids, total = invert(weights, _floats(uniforms, device))
     greedy = [row for row, s in enumerate(settings) if s.temperature == 0]
     if greedy:
-        ids[greedy] = scaled[greedy].argmax(-1)
-    shift = top.double() + total.log()
-    logprobs = scaled.gather(1, ids[:, None]).double() - shift
+        ids[greedy] = weights[greedy].argmax(-1)
+    logprobs = weights.gather(1, ids[:, None]).double().log() - total.log()
     count = max(s.top_logprobs for s in settings)
     if not count:
         return Drawn(ids.tolist(), logprobs[:, 0].tolist())

@@ -192,7 +192,7 @@ class Scheduler:
         used = {seat.adapter for seat in (*self.rows, *self.waiting)}
         for adapter in self.leaving - used:
             self.store.drop(adapter)
-            self.runner.lora.unload(adapter)
+            self.runner.unload(adapter)
             self.leaving.remove(adapter)
 
     def _drop_cancelled(self) -> None:

@@ -1,0 +1,144 @@
+"""Attention over a shared prefix, and projections computed together: both must change nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from nightschool.engine import decoding
+from nightschool.engine.decoding import Group, decoding_attention
+from nightschool.engine.projections import can_pack, join, multiply, pack, project
+from nightschool.models.attention import additive, grouped_attention
+from nightschool.models.base import load_base
+from nightschool.models.lora import LoraConfig, LoraModel
+
+ROWS, HEADS, KV_HEADS, WIDTH, SEEN = 6, 4, 2, 16, 40
+
+
+@pytest.fixture
+def dice() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_groups_with_shared_prefixes_give_what_each_row_gives_alone(dice):
+    query = torch.randn(ROWS, HEADS, 1, WIDTH, generator=dice)
+    key, value = (torch.randn(ROWS, KV_HEADS, SEEN, WIDTH, generator=dice) for _ in range(2))
+    for tensor in (key, value):
+        tensor[:3, :, :20] = tensor[0, :, :20]  # rows 0-2 share 20 positions, rows 4-5 share 7
+        tensor[4:, :, :7] = tensor[4, :, :7]
+    lengths = torch.tensor([25, 21, 40, 3, 9, 30])
+    mask = additive(torch.arange(SEEN) < lengths[:, None, None, None], torch.float32)
+    groups = (Group(0, 3, 20, 40), Group(3, 4, 0, 3), Group(4, 6, 7, 30))
+    expected, _ = grouped_attention(nn.Module(), query, key, value, mask, 0.3)
+    found, _ = decoding_attention(nn.Module(), query, key, value, mask, 0.3, groups=groups)
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() < 1e-5
+    key[1, :, 5] += 1  # a row's own copy of the shared part is not read: that is what saves the time
+    again, _ = decoding_attention(nn.Module(), query, key, value, mask, 0.3, groups=groups)
+    assert torch.equal(again, found)
+
+
+def test_this_build_of_torch_can_share():
+    assert decoding.can_share(torch.device("cpu"), torch.float32)
+    assert decoding.can_share(torch.device("cpu"), torch.bfloat16)
+    assert not decoding.can_share(torch.device("meta"), torch.float32)
+
+
+def test_the_scheduler_shares_a_long_common_prompt_and_scores_stay_right(desk, reference, monkeypatch):
+    used: list[tuple[Group, ...]] = []
+    forward = desk.runner._forward
+    monkeypatch.setattr(
+        desk.runner,
+        "_forward",
+        lambda net, rows, ids, groups=(): used.append(groups) or forward(net, rows, ids, groups),
+    )
+    shared = [3 + at % 200 for at in range(70)]
+    asked = [desk.ask([*shared, 10 + at, 20], max_tokens=4 + at, seed=at) for at in range(6)]
+    desk.finish()
+    # Rows share all 70 prompt tokens; with 6 rows (6 - 1) * 70 = 350 >= 256 positions need not be read again.
+    assert (Group(0, 6, 70, 72),) in used
+    assert used[-1] == ()  # a single row shares with nobody
+    for request in asked:
+        ids = request.prompt_ids + desk.tokens(request)
+        logits = reference(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        expected = [logits[at - 1, ids[at]].item() for at in range(72, len(ids))]
+        assert desk.logprobs(request) == pytest.approx(expected, abs=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("targets", [("q_proj", "k_proj", "v_proj", "o_proj"), ("v_proj", "up_proj", "down_proj")])
+def test_projections_compute_what_the_layers_did(tiny, targets):
+    ids = torch.randint(3, 277, (3, 9), generator=torch.Generator().manual_seed(1))
+    mask = additive(torch.ones(9, 9).tril().bool()[None, None], torch.float32)
+    lora = LoraModel(load_base(tiny, torch.float32, "cpu").network)
+    for seed, name in enumerate(("a", "b")):
+        lora.create(name, LoraConfig(rank=3, alpha=5, targets=targets), seed)
+        for parameter in lora.parameters(name):
+            parameter.data.normal_(0, 0.2, generator=torch.Generator().manual_seed(seed))
+    lora.routing.spans = [("a", 0, 1), ("b", 2, 3)]
+    expected = lora.model(ids, attention_mask=mask).logits
+    projections = project(lora.model, lora)
+    assert len(projections) == 2 * 4  # two layers: q k v, o, gate up, down
+    for projection in projections:
+        projection.add("a")
+        projection.add("b")
+    assert (lora.model(ids, attention_mask=mask).logits - expected).abs().max() < 1e-4
+    for projection in projections:
+        projection.drop("a")
+    base = lora.model(ids, attention_mask=mask).logits
+    assert (base[2] - expected[2]).abs().max() < 1e-4
+    assert (base[0] - expected[0]).abs().max() > 1e-2
+
+
+def test_joined_layers_keep_their_biases(dice):
+    one, two = nn.Linear(4, 3), nn.Linear(4, 2)
+    x = torch.randn(5, 4, generator=dice)
+    assert torch.allclose(join([one, two])(x), torch.cat([one(x), two(x)], -1), atol=1e-6)
+
+
+def test_packed_products_are_bit_equal(dice):
+    weight = torch.randn(96, 64, generator=dice).bfloat16()
+    bias = torch.randn(96, generator=dice).bfloat16()
+    if not can_pack(weight):
+        pytest.skip("this processor or build does not pack bfloat16")
+    packed = pack(weight)
+    for rows in (1, 5, 33):
+        x = torch.randn(rows, 1, 64, generator=dice).bfloat16()
+        assert torch.equal(multiply(x, packed, None), nn.functional.linear(x, weight))
+        assert torch.allclose(multiply(x, packed, bias), nn.functional.linear(x, weight, bias), atol=0.1)
+
+
+def test_float32_is_not_packed():
+    assert not can_pack(torch.ones(4, 4))
+
+
+def test_a_bfloat16_engine_agrees_with_a_bfloat16_forward(tiny, adapters):
+    """Packed weights, adapters and shared prefixes together, in the format production runs in."""
+    from nightschool.engine.runner import Runner
+    from nightschool.engine.sampling import Sampling
+    from nightschool.engine.scheduler import Done, Request, Scheduler
+
+    events: list = []
+    runner = Runner(load_base(tiny, torch.bfloat16, "cpu"), 8, 256)
+    runner.load("one", adapters / "one")
+    scheduler = Scheduler(runner, events.extend, frozenset(), 8, 0)
+    for at in range(6):
+        scheduler.submit(Request("one", [*range(3, 90), 100 + at, 5], Sampling(max_tokens=6, seed=at)))
+    with torch.inference_mode():
+        for _ in range(6):
+            scheduler.turn()
+    lora = LoraModel(load_base(tiny, torch.float32, "cpu").network)
+    lora.load("one", adapters / "one")
+    differences = []
+    for request, event in events:
+        assert isinstance(event, Done)
+        ids = request.prompt_ids + [token.id for token in event.tokens]
+        lora.routing.spans = [("one", 0, 1)]
+        mask = additive(torch.ones(len(ids), len(ids)).tril().bool()[None, None], torch.float32)
+        with torch.inference_mode():
+            logprobs = lora.model(torch.tensor([ids]), attention_mask=mask).logits[0].log_softmax(-1)
+        for at, token in enumerate(event.tokens, start=len(request.prompt_ids)):
+            differences.append(token.logprob - logprobs[at - 1, token.id].item())
+    assert len(differences) == 36
+    assert sum(map(abs, differences)) / 36 < 0.1  # measured 0.02; a wrong adapter or prefix gives more than 1
