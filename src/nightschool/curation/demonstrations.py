@@ -12,6 +12,9 @@ from nightschool.rendering.toolcalls import write_calls
 from nightschool.types import Json, Sample
 
 
+REHEARSAL = Path(__file__).with_name("rehearsal.jsonl")
+
+
 def read_demonstrations(path: Path, renderer: Renderer) -> list[Sample]:
     """One sample per line of a JSON-lines file, {"messages": [...], "tools": [...]}.
 

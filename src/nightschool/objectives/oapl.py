@@ -72,6 +72,16 @@ def annotate_singles(
     ]
 
 
+def annotate_rehearsal(samples: Sequence[Sample], rule: SingleRule, weight: float) -> list[Sample]:
+    """Give samples of general conversation an advantage of zero: the loss pulls their log-ratio back to zero.
+
+    What an agent hears about its own trade says nothing of everything else it knows; a low-rank update moves
+    that along, all the same. Rehearsed beside the feedback, it stays where the anchor had it.
+    """
+    notes = {"value": 0.0, "advantage": 0.0, "beta": rule.beta, "floor": rule.floor}
+    return [replace(sample, weight=weight, annotations={**sample.annotations, **notes}) for sample in samples]
+
+
 def log_mean_exp(rewards: Sequence[float], beta: float) -> float:
     """beta * log(mean(exp(r / beta))), the value a group of rollouts implies at temperature beta."""
     top = max(rewards)

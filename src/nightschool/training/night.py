@@ -16,7 +16,7 @@ from typing import Any
 
 from nightschool import __version__
 from nightschool.curation.dataset import CurationRule, Dataset, Line, build_dataset, row_of, rows_digest, sample_of
-from nightschool.curation.demonstrations import read_demonstrations
+from nightschool.curation.demonstrations import REHEARSAL, read_demonstrations
 from nightschool.errors import InterruptedRun, NightschoolError, RefusedError
 from nightschool.models.fetch import find_model
 from nightschool.objectives import oapl, sft
@@ -62,13 +62,18 @@ def feedback_loop() -> LoopConfig:
 
 @dataclass(frozen=True, slots=True)
 class StudyConfig:
-    """A night: OAPL's single form on what people said about live sessions."""
+    """A night: OAPL's single form on what people said about live sessions.
+
+    `rehearsal_weight`: how much each of the shipped general conversations counts beside a judged session; 0
+    leaves them out.
+    """
 
     backend: BackendConfig = field(default_factory=BackendConfig)
     loop: LoopConfig = field(default_factory=feedback_loop)
     drift: DriftRule = field(default_factory=DriftRule)
     rule: SingleRule = field(default_factory=SingleRule)
     curation: CurationRule = field(default_factory=CurationRule)
+    rehearsal_weight: float = 1.0
 
 
 def demonstration_loop() -> LoopConfig:
@@ -205,7 +210,7 @@ def _course(
     rated = _annotate([sample for sample in held_out if sample.reward is not None], config)
     silent = [sample for sample in held_out if sample.reward is None]
     course = Course(
-        train=tuple(_annotate(train, config)),
+        train=(*_annotate(train, config), *_rehearsal(config)),
         held_out=(*rated, *silent),
         loss=oapl.LOSS,
         anchored=True,
@@ -223,6 +228,13 @@ def _annotate(samples: Sequence[Sample], config: StudyConfig) -> list[Sample]:
     rule = replace(config.rule, calibrated=True)
     estimates = [(sample.annotations["p_hat"], sample.annotations["p_lo"]) for sample in samples]
     return oapl.annotate_singles(samples, estimates, rule)
+
+
+def _rehearsal(config: StudyConfig) -> list[Sample]:
+    if not config.rehearsal_weight:
+        return []
+    renderer = Renderer.from_folder(find_model(config.backend.model))
+    return oapl.annotate_rehearsal(read_demonstrations(REHEARSAL, renderer), config.rule, config.rehearsal_weight)
 
 
 def _require_progress(outcome: Outcome) -> None:
@@ -301,5 +313,10 @@ def _config(run: Run) -> StudyConfig | TeachConfig:
     if run.objective == "sft":
         return TeachConfig(backend, loop)
     return StudyConfig(
-        backend, loop, DriftRule(**raw["drift"]), SingleRule(**raw["rule"]), CurationRule(**raw["curation"])
+        backend,
+        loop,
+        DriftRule(**raw["drift"]),
+        SingleRule(**raw["rule"]),
+        CurationRule(**raw["curation"]),
+        raw["rehearsal_weight"],
     )
