@@ -54,9 +54,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     rows = {seed: play(seed) for seed in parser.parse_args().seeds}
     (OUT / "learnability.json").write_text(json.dumps(rows, indent=1))
-    print(
-        "| seed | day 1, % | day 2, % | day 3, % | gain | day one in range | gain reached |\n|---|---|---|---|---|---|---|"
-    )
+    print("| seed | day 1, % | day 2, % | day 3, % | gain | day one in range | gain reached |")
+    print("|---|---|---|---|---|---|---|")
     for seed, (first, second, third) in rows.items():
         inside = "yes" if RANGE[0] <= first <= RANGE[1] else "NO"
         reached = "yes" if third - first >= GAIN else "NO"
