@@ -15,6 +15,7 @@ FACTS = {"base_url": "http://127.0.0.1:8700/v1", "engine": "engine ready, 3 adap
 BUILDERS = {
     "empty": lambda _store, _now: {},
     "twelve": states.twelve_sessions,
+    "waiting": states.waiting,
     "nights": states.two_nights,
     "hostile": states.hostile,
 }
@@ -44,6 +45,11 @@ def empty(folder: Path) -> Iterator[State]:
 @pytest.fixture(scope="session")
 def twelve(folder: Path) -> Iterator[State]:
     yield from _state(folder, "twelve")
+
+
+@pytest.fixture(scope="session")
+def waiting(folder: Path) -> Iterator[State]:
+    yield from _state(folder, "waiting")
 
 
 @pytest.fixture(scope="session")

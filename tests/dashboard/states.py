@@ -390,18 +390,18 @@ def _fork(conn: sa.Connection, keeper: Shopkeeper, at: float) -> None:
     insert_exchange(conn, keeper.tenant, gone)
 
 
-def waiting(store: Store, now: float) -> str:
-    """v1 serves, v2 passed the gate and waits, the next run was interrupted. The verdict's id."""
+def waiting(store: Store, now: float) -> Json:
+    """v1 serves, v2 passed the gate and waits, the next run was interrupted."""
     keeper = Shopkeeper(store, 5)
 
-    def write(conn: sa.Connection) -> str:
+    def write(conn: sa.Connection) -> Json:
         _move(conn, keeper.tenant, 1, V1, None, "first", now - 2 * DAY, None)
         keeper.talk(conn, Talk(V1, now - DAY, True, True))
         verdict = _exam(conn, keeper, V2, V1, now - HOUR, 0.25)
         run = _run(conn, keeper, None, V1, "oapl", now - 1800)
         stopped = schema.runs.update().where(schema.runs.c.id == run)
         conn.execute(stopped.values(state="interrupted", error="Stopped by Ctrl-C after step 11."))
-        return verdict
+        return {"verdict": verdict}
 
     return store.write(write)
 

@@ -61,12 +61,20 @@ def test_good_and_bad_replies_share_a_plot_and_unknown_metrics_get_their_own() -
         "zeta_9": [(1, 1.0)],
         "loss": [(1, 2.0)],
         "kl": [(1, 0.1), (2, 0.4)],
+        "kappa": [(1, 1.0), (2, 0.2)],
     }
     drawn = plots(metrics, {"training": {"kl_stop": 0.5}})
-    assert [plot["title"] for plot in drawn] == ["Loss", "KL to the anchor", "Held-out log-ratio", "Zeta 9"]
+    assert [plot["title"] for plot in drawn] == [
+        "Loss",
+        "KL to the anchor",
+        "Pessimism κ / β",
+        "Held-out log-ratio",
+        "Zeta 9",
+    ]
     assert drawn[1]["stops"] == [{"label": "stop", "value": 0.5}]
-    assert [row["tone"] for row in drawn[2]["series"]] == ["better", "worse"]
-    assert drawn[2]["last"][1]["value"] == "−2.5"
+    assert drawn[2]["stops"] == [{"label": "used up", "value": 0.0}]
+    assert [row["tone"] for row in drawn[3]["series"]] == ["better", "worse"]
+    assert drawn[3]["last"][1]["value"] == "−2.5"
 
 
 def test_the_table_of_a_long_curve_has_its_first_and_last_step() -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import re
-import time
 from html.parser import HTMLParser
 
 import pytest
@@ -16,7 +15,7 @@ from nightschool.dashboard.app import CSP, build_dashboard
 from nightschool.store.database import Store
 
 LISTS = ["/", "/sessions", "/feedback", "/feedback?state=parked", "/runs", "/releases"]
-STATES = ["empty", "twelve", "nights", "hostile"]
+STATES = ["empty", "twelve", "waiting", "nights", "hostile"]
 # words that name a thing of the design otherwise, and phrases its language forbids
 FORBIDDEN = re.compile(
     r"\b(oops|successfully|significant|please|chat thread|annotation|deploy(ed)?|we|our)\b", re.IGNORECASE
@@ -74,7 +73,7 @@ def details(state: State) -> list[str]:
 def test_every_page_answers_in_one_sentence_and_keeps_its_headers(name, request) -> None:
     state: State = request.getfixturevalue(name)
     paths = [*LISTS, *details(state)]
-    assert len(paths) >= {"empty": 6, "twelve": 30, "nights": 38, "hostile": 30}[name]
+    assert len(paths) >= {"empty": 6, "twelve": 30, "waiting": 11, "nights": 38, "hostile": 30}[name]
     for path in paths:
         reply = state.client.get(path)
         assert reply.status_code == 200, path
@@ -228,9 +227,10 @@ def test_strangers_text_is_text(hostile) -> None:
         assert "<svg/onload" not in html, path
         assert "\u202e" not in html, path
         assert "\x1b" not in html, path
-        assert "49" not in re.findall(r"\{\{ 7 \* 7 \}\}|\b49\b", html), path
     first = hostile.client.get(f"/exchanges/{hostile.ids['exchanges'][0]}").headers["location"]
     assert "&lt;script&gt;document" in hostile.client.get(first).text
+    template = hostile.client.get(f"/exchanges/{hostile.ids['exchanges'][5]}").headers["location"]
+    assert "{{ 7 * 7 }} ${7*7}" in hostile.client.get(template).text
 
 
 def test_a_long_complaint_is_all_there_behind_a_disclosure(hostile) -> None:
@@ -286,13 +286,10 @@ def test_the_first_page_shows_this_gateways_address_and_waits(empty) -> None:
     assert "nightschool demo" in page
 
 
-def test_what_waits_for_a_person_comes_with_its_command(tmp_path) -> None:
-    with Store.open(tmp_path / "store.sqlite") as store:
-        verdict = states.waiting(store, time.time())
-        client = TestClient(Starlette(routes=build_dashboard(store, dict)))
-        page = client.get("/").text
+def test_what_waits_for_a_person_comes_with_its_command(waiting) -> None:
+    page = waiting.client.get("/").text
     assert f"nightschool promote {states.V2[:12]}" in page
-    assert f"/verdicts/{verdict}" in page
+    assert f"/verdicts/{waiting.ids['verdict']}" in page
     assert "run</a> was interrupted" in page
     assert "<title>(2) v1 · support-shop · Nightschool</title>" in page
 

@@ -14,23 +14,24 @@ TONES = {"good": "better", "bad": "worse"}
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One plot: its title, unit, the metrics in it with their names, and the config keys of its stop lines."""
+    """One plot: title, unit, the metrics in it with their names, and its stop lines: a config's key or a number."""
 
     title: str
     unit: str
     lines: tuple[tuple[str, str], ...]
-    stops: tuple[tuple[str, str], ...] = ()
+    stops: tuple[tuple[str | float, str], ...] = ()
 
 
 CURVES = (
     Curve("Loss", "", (("loss", "loss"),)),
     Curve("KL to the anchor", "nats per sequence", (("kl", "held-out KL"),), (("kl_stop", "stop"),)),
-    Curve("Pessimism κ / β", "", (("kappa", "kappa"),)),
+    Curve("Pessimism κ / β", "", (("kappa", "kappa"),), ((0.0, "used up"),)),
     Curve(
         "Held-out log-ratio",
         "nats per reply",
         (("held_out_good", "replies rated good"), ("held_out_bad", "replies rated bad")),
     ),
+    Curve("Gradient norm", "", (("grad_norm", "gradient norm"),)),
     Curve("Tokens per second", "", (("tokens_per_s", "tokens per second"),)),
 )
 
@@ -100,8 +101,10 @@ def _table(steps: list[int], series: list[Json], rows: int = 25) -> list[Json]:
     return [{"step": steps[at], "values": [number(row["values"][at]) for row in series]} for at in picked]
 
 
-def _find(config: Any, key: str) -> float | None:
-    """A number in a nested config, wherever its table is."""
+def _find(config: Any, key: str | float) -> float | None:
+    """A number in a nested config, wherever its table is; a number stands for itself."""
+    if isinstance(key, float):
+        return key
     if not isinstance(config, dict):
         return None
     value = config.get(key)

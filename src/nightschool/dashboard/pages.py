@@ -28,7 +28,7 @@ RUNNING_S, IDLE_S = 5, 30
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page. `data` is what `.json` shows; `drawn` is only how the HTML draws it."""
+    """One page. `data` is what `.json` shows; `drawn` is only how the HTML draws it; `command` says the same."""
 
     kind: str
     title: str
@@ -83,7 +83,8 @@ def _overview(conn: sa.Connection, scope: Scope, asked: str | None, known: list[
     start = f"({len(data['decisions'])}) " if data.get("decisions") else ""
     title = f"{start}{lead['version']['label']} · {data['agent']}" if lead else "Overview"
     running = data["recording"] is not None and (data["last_night"]["run"] or {}).get("state") == "running"
-    return Page("overview", title, answer, data, "nightschool status", drawn, RUNNING_S if running else IDLE_S)
+    command = f"nightschool status --agent {data['agent']}" if len(data["agents"]) > 1 else "nightschool status"
+    return Page("overview", title, answer, data, command, drawn, RUNNING_S if running else IDLE_S)
 
 
 def index_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page:
@@ -111,7 +112,7 @@ def sessions_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) ->
             for found in data["releases"]
         ],
     }
-    return Page("sessions", "Sessions", sentences.session_list(data), data, "nightschool status", drawn)
+    return Page("sessions", "Sessions", sentences.session_list(data), data, "", drawn)
 
 
 def session_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page | Elsewhere:
@@ -128,7 +129,7 @@ def session_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> 
     if view == "raw" and data["selected"]:
         drawn["raw"] = _raw_texts(conn, scope, data["selected"]["exchange"])
     chosen = data["exchange"]
-    command = f"nightschool explain {chosen}" if chosen else "nightschool status"
+    command = f"nightschool explain {chosen}" if chosen else ""
     return Page("session", f"Session {short_id(data['id'])}", sentences.session(data), data, command, drawn)
 
 
@@ -155,13 +156,13 @@ def body_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Byt
 
 def feedback_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page:
     data = feedback.feedback_list(conn, scope)
-    return Page("feedback", "Feedback", sentences.feedback_list(data), data, "nightschool status")
+    return Page("feedback", "Feedback", sentences.feedback_list(data), data, "")
 
 
 def runs_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page:
     data = runs.run_list(conn, scope)
     every = RUNNING_S if data["counts"].get("running") else IDLE_S
-    return Page("runs", "Runs", sentences.run_list(data), data, "nightschool status", every_s=every)
+    return Page("runs", "Runs", sentences.run_list(data), data, "", every_s=every)
 
 
 def run_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page:
@@ -175,7 +176,7 @@ def run_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page
     }
     every = RUNNING_S if data["state"] == "running" else IDLE_S
     title = f"Run {short_id(data['id'])}"
-    return Page("run", title, sentences.run(data, scope.now), data, "nightschool status", drawn, every)
+    return Page("run", title, sentences.run(data, scope.now), data, "", drawn, every)
 
 
 def releases_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page:
@@ -192,7 +193,9 @@ def verdict_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> 
         raise _missing("verdict", path["id"])
     drawn = {"groups": suite_groups(data["report"].get("suites") or [])}
     title = f"Verdict on {data['candidate']['label']}"
-    return Page("verdict", title, data["sentence"], data, "nightschool gate", drawn)
+    return Page(
+        "verdict", title, data["sentence"], data, f"nightschool gate show {data['candidate']['digest'][:12]}", drawn
+    )
 
 
 def _missing(kind: str, key: str) -> MissingError:
@@ -268,7 +271,9 @@ def _raw_texts(conn: sa.Connection, scope: Scope, call: Json) -> list[Json]:
 
 
 def _flat(value: object, name: str = "") -> list[tuple[str, object]]:
-    """Nested tables as dotted names, in order; lists stay whole."""
+    """Nested tables, and lists of tables, as dotted names in order; other lists stay whole."""
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        value = {str(place): item for place, item in enumerate(value, 1)}
     if isinstance(value, dict) and value:
         return [line for key, item in value.items() for line in _flat(item, f"{name}.{key}" if name else str(key))]
     return [(name, value)] if name else []

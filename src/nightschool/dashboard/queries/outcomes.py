@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
-from nightschool.store.schema import feedback
+from nightschool.store.schema import feedback, sessions
 
 UP, DOWN, SILENT = "up", "down", "silent"
 
 
-def thumb_scores(tenant: str, session_ids: list[str] | None = None) -> sa.Subquery:
+def thumb_scores(tenant: str, session_ids: Sequence[str] | sa.Select | None = None) -> sa.Subquery:
     """(session_id, score, num_thumbs, last_at) of every session with a thumb, or of `session_ids` alone.
 
     The last thumb of each author counts; ups count one, downs minus one. A session is up when `score` is
@@ -37,6 +39,12 @@ def thumb_scores(tenant: str, session_ids: list[str] | None = None) -> sa.Subque
         .group_by(last.c.session_id)
         .subquery("thumb_scores")
     )
+
+
+def has_thumb(tenant: str) -> sa.Exists:
+    """Whether the session of the enclosing query was judged by anybody."""
+    f, s = feedback.c, sessions.c
+    return sa.exists().where(f.tenant == tenant, f.session_id == s.id, f.kind == "thumb", f.state == "matched")
 
 
 def is_up() -> sa.ColumnElement[bool]:

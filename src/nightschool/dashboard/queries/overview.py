@@ -7,7 +7,7 @@ import statistics
 import sqlalchemy as sa
 
 from nightschool.dashboard.formatting import DAY_S
-from nightschool.dashboard.queries.outcomes import is_up, thumb_scores
+from nightschool.dashboard.queries.outcomes import has_thumb, is_up, thumb_scores
 from nightschool.dashboard.queries.scope import Names, Scope, names
 from nightschool.gate.statistics import newcombe, wilson
 from nightschool.store.schema import exchanges, feedback, releases, runs, sessions, verdicts
@@ -127,10 +127,7 @@ def _recording(conn: sa.Connection, scope: Scope, agent: str) -> Json:
             sa.func.count(), sa.func.sum(sa.case((e.status != "ok", 1), else_=0)), sa.func.max(e.started_at)
         ).where(*mine, e.started_at >= scope.now - DAY_S)
     ).one()
-    scores = thumb_scores(scope.tenant)
-    asked = sa.select(sa.func.count(), sa.func.count(scores.c.score)).select_from(
-        sessions.outerjoin(scores, scores.c.session_id == s.id)
-    )
+    asked = sa.select(sa.func.count(), sa.func.sum(sa.case((has_thumb(scope.tenant), 1), else_=0)))
     total, judged = conn.execute(
         asked.where(
             s.tenant == scope.tenant,
@@ -144,8 +141,8 @@ def _recording(conn: sa.Connection, scope: Scope, agent: str) -> Json:
         "failed_day": int(day[1] or 0),
         "last_exchange_at": day[2],
         "sessions_recent": total,
-        "judged_recent": judged,
-        "judged_share": judged / total if total else None,
+        "judged_recent": int(judged or 0),
+        "judged_share": int(judged or 0) / total if total else None,
         "overhead_p50_ms": statistics.median(overheads) if overheads else None,
         "lost": scope.facts.get("lost"),
         "engine": scope.facts.get("engine"),
