@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: demo test lint bench clean
 
 demo: .venv/.demo
-	$(BIN)/nightschool demo
+	$(BIN)/nightschool demo $(ARGS)
 
 test: .venv/.test
 	$(BIN)/python -m pytest -m "not slow"

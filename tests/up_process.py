@@ -35,8 +35,8 @@ class Up:
                 cwd=state.parent,
             )
 
-    def wait_ready(self) -> Running:
-        until = time.monotonic() + READY_S
+    def wait_ready(self, timeout_s: float = READY_S) -> Running:
+        until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             found = read_running(self.state)
             if found is not None and found.pid == self.process.pid:

@@ -79,7 +79,7 @@ def start_up(tiny: Path) -> Iterator[Callable[..., Up]]:
     """`start_up(state)`; every process is ended after the test."""
     with contextlib.ExitStack() as stack:
 
-        def make(state: Path, *words: str, model: Path | None = None, **environment: str) -> Up:
+        def make(state: Path, *words: str, model: Path | str | None = None, **environment: str) -> Up:
             state.mkdir(exist_ok=True)
             up = Up(state, "--model", str(model or tiny), "--port", "0", *words, **environment)
             stack.callback(up.end)

@@ -102,7 +102,9 @@ def close_sitting(store: Store, call: Call, exam: str, probes: bool) -> Verdict:
     rule = rule_from_json(row["rule"])
     progress = exam_progress(store, exam_id)
     asked = probes and any(suite.source == "extra" for suite in rule.suites)
-    if row["state"] == "closed" or progress.paired < progress.least or not asked:
+    looks = row["rule"]["looks_taken"]
+    enough = progress.paired >= progress.least or (bool(looks) and looks[-1]["action"] == "decide")
+    if row["state"] == "closed" or not enough or not asked:
         return close_exam(store, exam_id)
     running = need_running(call.config.state)
     with call.progress.phase("Asking the probe set", "Asked the probe set"):

@@ -76,7 +76,7 @@ def serve(config: Config, find_port: bool, progress: Progress, ready: Callable[[
         store = stack.enter_context(Store.open(config.state / STORE_FILE))
         engine = stack.enter_context(_engine(config, progress))
         server = _server(config, settings, store, engine, listening)
-        stack.enter_context(_started(server, listening))
+        thread = stack.enter_context(_started(server, listening))
         running = Running(
             pid=os.getpid(),
             gateway_url=_url(config.host, listening),
@@ -89,7 +89,7 @@ def serve(config: Config, find_port: bool, progress: Progress, ready: Callable[[
         write_running(config.state, running)
         stack.callback(remove_running, config.state)
         ready(running)
-        _watch(config.state, engine, running, server)
+        _watch(config.state, engine, running, thread)
 
 
 def bind(host: str, port: int, find_port: bool) -> socket.socket:
@@ -190,7 +190,7 @@ def _server(
 
 
 @contextlib.contextmanager
-def _started(server: uvicorn.Server, listening: socket.socket) -> Iterator[None]:
+def _started(server: uvicorn.Server, listening: socket.socket) -> Iterator[threading.Thread]:
     """Run the server in a thread: signals stay with the main thread, which stops things in order."""
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="gateway")
     thread.start()
@@ -199,7 +199,7 @@ def _started(server: uvicorn.Server, listening: socket.socket) -> Iterator[None]
             if not thread.is_alive():
                 raise NightschoolError("The gateway did not start.", "Its server ended at once.", "nightschool doctor")
             time.sleep(0.01)
-        yield
+        yield thread
     finally:
         server.should_exit = True
         thread.join(SERVER_STOP_S)
@@ -207,13 +207,16 @@ def _started(server: uvicorn.Server, listening: socket.socket) -> Iterator[None]
         thread.join()
 
 
-def _watch(state: Path, engine: EngineProcess | External, running: Running, server: uvicorn.Server) -> None:
-    """Look after the engine until somebody asks to stop."""
-    with contextlib.suppress(KeyboardInterrupt):
-        while not server.should_exit:
+def _watch(state: Path, engine: EngineProcess | External, running: Running, thread: threading.Thread) -> None:
+    """Look after the engine until somebody asks to stop. Raises: NightschoolError when the server ends by itself."""
+    try:
+        while thread.is_alive():
             if isinstance(engine, EngineProcess) and engine.supervise():
                 write_running(state, replace(running, engine_pid=engine.pid))
             time.sleep(TICK_S)
+    except KeyboardInterrupt:
+        return
+    raise NightschoolError("The gateway ended by itself.", "Its server stopped.", "Start it again: nightschool up")
 
 
 def _url(host: str, listening: socket.socket) -> str:
