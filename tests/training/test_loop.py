@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nightschool.errors import InterruptedRun
+from nightschool.errors import InterruptedRun, RefusedError
 from nightschool.training.backend import AdamConfig, Identity, LossReport, StepReport
 from nightschool.training.drift import DriftRule
 from nightschool.training.loop import Course, LoopConfig, Now, run_loop
@@ -84,6 +84,15 @@ def course(windows: int = 1, epochs: int = 2, watched: bool = True, warmup_steps
     train = tuple(sample(f"t{i}", 1.0) for i in range(12))
     held_out = (sample("h0", 1.0), sample("h1", 0.0), sample("h2"))
     return Course(train, held_out, "squared_log_ratio", True, None, config, DriftRule() if watched else None)
+
+
+class Mute(OneNumber):
+    outputs = frozenset({"cross_entropy"})
+
+
+def test_a_backend_that_cannot_give_what_is_needed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="no log-probabilities"):
+        run_loop(Mute(), course(), tmp_path / "w", Notes())
 
 
 def test_every_epoch_sees_every_sample_once_in_its_own_order() -> None:

@@ -19,6 +19,7 @@ from nightschool.types import Json, LedgerState, Sample, Split, Trajectory
 from nightschool.valuation.success import fit_success_model
 
 DAY_S = 86_400.0
+SILENT_ROWS = 64
 GATE_SPLIT = "gate split"
 SELECT_SPLIT = "select split: measures drift"
 TRAINED = "trained"
@@ -59,8 +60,8 @@ class Line:
 class Dataset:
     """`train` and `held_out` carry `p_hat`, `p_lo` and `temperature` in their annotations.
 
-    `held_out` rows are never trained on: first those of the select split, then training rows without
-    feedback; a row without reward measures drift only. `lines` covers every exchange that was considered.
+    `held_out` rows are never trained on: first those of the select split, then the newest training rows
+    without feedback; a row without reward measures drift only. `lines` covers every exchange that was considered.
     """
 
     agent: str
@@ -121,13 +122,14 @@ def build_dataset(
     summary: Json = {
         "sessions": len({t.session_id for t in loaded.trajectories}),
         "train": len(kept),
-        "held_out": len(select) + len(silent),
+        "held_out": len(select) + len(silent[-SILENT_ROWS:]),
         "reasons": dict(sorted(Counter(f"{line.state.value}: {line.reason}" for line in lines).items())),
         "success_model": value_report,
         "text_calibrator": texts,
     }
     train = tuple(_sample(j, estimates) for j in kept)
-    held_out = tuple(_sample(j, estimates) for j in (*select, *silent))
+    measured = [*select, *silent[-SILENT_ROWS:]]
+    held_out = tuple(_sample(j, estimates) for j in measured)
     return Dataset(agent, anchor, as_of, train, held_out, tuple(lines), summary)
 
 

@@ -11,7 +11,6 @@ from nightschool.rendering.renderer import Renderer
 from nightschool.rendering.toolcalls import write_calls
 from nightschool.types import Json, Sample
 
-
 REHEARSAL = Path(__file__).with_name("rehearsal.jsonl")
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nightschool.errors import InterruptedRun
+from nightschool.errors import InterruptedRun, RefusedError
 from nightschool.training.backend import AdamConfig, Backend, LossReport, StepReport
 from nightschool.training.drift import Drift, DriftRule, choose_watched, measure
 from nightschool.training.packing import pack
@@ -106,9 +106,12 @@ def run_loop(backend: Backend, course: Course, folder: Path, watch: Watch) -> Ou
     run without interruption (same machine, same number of threads).
 
     Raises:
+        RefusedError: the backend cannot give what the losses need.
         InterruptedRun: the watch asked for a halt; the step was finished and saved.
         NotFiniteError: a loss or gradient is NaN or infinite.
     """
+    if "logprobs" not in backend.outputs:
+        raise RefusedError("The run is refused.", "The backend gives no log-probabilities.", "Use another backend.")
     folder.mkdir(parents=True, exist_ok=True)
     found = find_checkpoint(folder)
     position = Position() if found is None else found[1]
