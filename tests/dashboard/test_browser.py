@@ -230,7 +230,7 @@ def test_a_running_run_moves_by_itself_and_an_open_table_stays_open(browser, sit
     page.locator("#table-1 summary").click()
     row = {"tenant": "default", "run_id": run, "name": "loss", "step": 12, "value": 0.0123}
     site.state.store.write(lambda conn: conn.execute(schema.run_metrics.insert().values(**row)))
-    page.get_by_role("heading", level=1).filter(has_text="step 12").wait_for(timeout=12_000)
+    page.get_by_role("heading", level=1).filter(has_text="step 12").wait_for(timeout=30_000)
     assert page.locator("#table-1").get_attribute("open") is not None
     assert page.locator(".canvas canvas").count() == page.locator("figure[data-plot]").count()
     assert page.locator(".key b").first.inner_text() == "0.0123"

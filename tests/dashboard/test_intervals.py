@@ -55,8 +55,8 @@ def test_the_loss_lies_left_of_its_margin_and_right_of_it_where_fewer_is_better(
 def test_labels_of_an_axis_have_the_decimals_of_its_step() -> None:
     scale = difference_scale([(-0.02, 0.02, -0.1)])
     assert tick_labels(scale) == ["−0.10", "−0.05", "0.00"]
-    # 27.6 wide with its borders: a fifth is 5.5, the next round step is 10
-    assert tick_labels(difference_scale([(-5, 18, -5)])) == ["0", "+10", "+20"]
+    # 27.6 wide with its borders: a sixth is 4.6, the next round step is 5
+    assert tick_labels(difference_scale([(-5, 18, -5)])) == ["−5", "0", "+5", "+10", "+15", "+20"]
 
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False)

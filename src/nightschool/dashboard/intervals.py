@@ -48,7 +48,7 @@ def difference_scale(rows: list[tuple[float | None, float | None, float | None]]
     low_edge, high_edge = reach_low - 0.1 * span, reach_high + 0.1 * span
     if widest is not None:
         low_edge, high_edge = max(low_edge, -widest), min(high_edge, widest)
-    step = _round_step((high_edge - low_edge) / 5)
+    step = _round_step((high_edge - low_edge) / 6)
     first, last = math.ceil(low_edge / step), math.floor(high_edge / step)
     return Scale(low_edge, high_edge, tuple(index * step for index in range(first, last + 1)))
 
