@@ -258,13 +258,13 @@ def test_adapters_come_and_go(served, client, adapters):
 
 def test_an_adapter_is_loaded_while_replies_run(served, client, adapters):
     stream = client.chat.completions.create(
-        model="tiny", messages=MESSAGES, stream=True, max_tokens=400, extra_body={"ignore_eos": True}
+        model="tiny", messages=MESSAGES, stream=True, max_tokens=400, extra_body=IDS
     )
     next(stream)
-    body = {"lora_name": "two", "lora_path": "two"}
-    assert call(served.url, "/v1/load_lora_adapter", body)[0] == 200
-    assert client.chat.completions.create(model="two", messages=MESSAGES, max_tokens=2).choices[0].message.content
-    assert sum(1 for _ in stream) == 401  # one chunk a token, and the last
+    assert call(served.url, "/v1/load_lora_adapter", {"lora_name": "two", "lora_path": "two"})[0] == 200
+    reply = client.chat.completions.create(model="two", messages=MESSAGES, max_tokens=2, extra_body=IDS)
+    assert reply.usage.completion_tokens == 2
+    assert sum(len(chunk.choices[0].model_extra.get("token_ids", [])) for chunk in stream) == 400
 
 
 @pytest.mark.parametrize(
@@ -339,6 +339,13 @@ def test_malformed_requests_say_what_is_wrong(served, body, words):
     assert status == 400
     assert words in reply["error"]["message"]
     assert reply["error"]["code"] == 400
+
+
+@pytest.mark.parametrize("prompt", [[], [[]], [277], [-1], [1, "a"], {"a": 1}, ""])
+def test_prompts_that_are_none(served, prompt):
+    status, reply = call(served.url, "/v1/completions", {"model": "tiny", "prompt": prompt})
+    assert status == 400
+    assert "prompt" in reply["error"]["message"]
 
 
 def test_too_long_a_conversation_is_refused(serve):

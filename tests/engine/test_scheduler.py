@@ -203,6 +203,12 @@ def test_an_adapter_is_unloaded_when_its_last_row_is_done_and_its_prefixes_go_wi
     assert len(desk.scheduler.store) == 0
 
 
+def test_a_request_for_an_adapter_that_went_meanwhile_fails_and_is_not_answered_by_the_base(desk):
+    request = desk.ask(prompt(0, 10), adapter="gone", max_tokens=3)
+    desk.turn()
+    assert [type(event) for r, event in desk.events if r is request] == [Failed]
+
+
 def test_a_longer_queue_waits_for_rows(make_desk):
     desk = make_desk(max_rows=2)
     asked = [desk.ask(prompt(at, 10), max_tokens=3) for at in range(5)]

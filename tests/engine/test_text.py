@@ -33,7 +33,7 @@ def test_special_tokens_have_no_text(tokenizer):
 
 
 def test_the_first_stop_string_wins_also_across_pieces():
-    assert find_stop("one two", 3, ("two", "ne t")) is None or find_stop("one two", 3, ("ne t", "two")) == 1
+    assert find_stop("one two", 3, ("two", "ne t")) == 1
     assert find_stop("abcSTOP", 1, ("STOP",)) == 3
     assert find_stop("abcSTO", 1, ("STOP",)) is None
     assert find_stop("STOP and x", 1, ("STOP",)) is None  # that one was searched before

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from nightschool.errors import MissingError
 from nightschool.models.attention import additive
-from nightschool.models.base import base_digest, load_base
+from nightschool.models.base import base_digest, load_base, model_name
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,13 @@ def test_grouped_attention_is_transformers_attention(tiny):
     expected = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()(ids, attention_mask=look).logits
     found = base.network(ids, attention_mask=additive(look, torch.float32)).logits
     assert (found - expected).abs().max() < 1e-4
+
+
+def test_a_hub_snapshot_is_called_by_its_id(tmp_path):
+    snapshot = tmp_path / "models--owner--small-model" / "snapshots" / "0123abcd"
+    snapshot.mkdir(parents=True)
+    assert model_name(snapshot) == "owner/small-model"
+    assert model_name(tmp_path) == tmp_path.name
 
 
 def test_the_weights_are_frozen(tiny):

@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m nightschool.engine", description=__doc__)
     parser.add_argument("--model", required=True, help="a model folder, a fetched name or a hub id")
     parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a further Host to answer to")
     parser.add_argument("--port", type=int, default=8701, help="0 takes a free one; the ready line names it")
     parser.add_argument("--adapters", type=Path, help="the only folder adapters are loaded from")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
@@ -64,33 +65,36 @@ def _serve(asked: argparse.Namespace, key: str | None) -> None:
 
     with _bind(asked.host, asked.port) as listening:
         folder = find_model(asked.model)
-        torch.set_num_threads(_cores())
+        torch.set_num_threads(_threads())
         base = load_base(folder, None if asked.dtype == "auto" else getattr(torch, asked.dtype), asked.device)
         engine = Engine(base, Settings(asked.adapters, key, asked.max_batch, asked.capacity, asked.kept_mb << 20))
-        _listen(engine, listening, asked.host)
+        _listen(engine, listening, asked.host, asked.allow_host)
 
 
-def _listen(engine: Engine, listening: socket.socket, host: str) -> None:
+def _listen(engine: Engine, listening: socket.socket, host: str, names: list[str]) -> None:
     import uvicorn
 
     from nightschool.engine.server import build_app
 
     facts = engine.health()
+    url = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
     named = " ".join(f"{name}={facts[name]}" for name in ("model", "device", "dtype", "capacity"))
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            print(f"engine ready url=http://{host}:{listening.getsockname()[1]} {named}", flush=True)
+            print(f"engine ready url={url} {named}", flush=True)
 
-    app = build_app(engine, (host,))
+    app = build_app(engine, (host, *names))
     config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=3)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after its shutdown
     Server(config).run(sockets=[listening])
 
 
-def _cores() -> int:
-    """Cores this process may use."""
+def _threads() -> int:
+    """As many as cores this process may use, or as OMP_NUM_THREADS says."""
+    if (asked := os.environ.get("OMP_NUM_THREADS", "")).isdigit():
+        return int(asked)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -15,6 +15,7 @@ from nightschool.engine.scheduler import Done, Request, Step, Token
 from nightschool.engine.service import Engine
 from nightschool.engine.text import Decoder
 from nightschool.errors import InputError
+from nightschool.rendering.renderer import Renderer
 from nightschool.types import Json
 
 
@@ -28,7 +29,7 @@ class Chat:
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
         self.calls = bool(body.tools) and body.tool_choice != "none"
         tools = tuple(body.tools) if self.calls else ()
-        prompt_ids = engine.base.renderer.prompt_ids(tuple(body.messages), tools)
+        prompt_ids = render(engine.base.renderer, tuple(body.messages), tools)
         max_tokens = engine.reply_tokens(prompt_ids, body.max_completion_tokens or body.max_tokens)
         top = body.top_logprobs if body.logprobs else 0
         self.request = Request(
@@ -190,6 +191,22 @@ class Completion:
     def _usage(self, used: int) -> Json:
         prompt = sum(len(request.prompt_ids) for request in self.requests)
         return usage_json(prompt, used, sum(request.cached_tokens for request in self.requests))
+
+
+def render(renderer: Renderer, messages: tuple[Json, ...], tools: tuple[Json, ...]) -> list[int]:
+    """The prompt's ids.
+
+    Raises:
+        InputError: a message or a tool has parts of an unknown shape.
+    """
+    try:
+        return renderer.prompt_ids(messages, tools)
+    except (AttributeError, KeyError, TypeError) as error:  # boundary: clients send anything as a message
+        raise InputError(
+            "A message or a tool cannot be read.",
+            f"{type(error).__name__}: {error}.",
+            "Send them as the OpenAI API defines them.",
+        ) from error
 
 
 def prompts_of(body: CompletionBody) -> list[str] | list[list[int]]:

@@ -52,15 +52,14 @@ class Generation(BaseModel):
         for name, harmless in NOT_HERE.items():
             if name in body and body[name] not in harmless:
                 raise ValueError(f"{name} is not supported by the embedded engine; leave it out")
-        kind = (body.get("response_format") or {"type": "text"}).get("type")
-        if kind != "text":
-            raise ValueError(f"response_format {kind} is not supported by the embedded engine; leave it out")
+        if body.get("response_format", {"type": "text"}) != {"type": "text"}:
+            raise ValueError("response_format is not supported by the embedded engine; leave it out")
         return body
 
     @field_validator("stop", mode="before")
     @classmethod
     def one_or_many(cls, stop: Any) -> Any:
-        return tuple(s for s in ([stop] if isinstance(stop, str) else stop) if s)
+        return tuple(s for s in stop if s) if isinstance(stop, list) else (stop,) if stop else ()
 
     @property
     def include_usage(self) -> bool:

@@ -7,6 +7,7 @@ a request that arrives during a step has its first token after the next one.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections import deque
@@ -25,6 +26,7 @@ from nightschool.engine.sampling import Drawn, Sampling, draw
 from nightschool.engine.text import Decoder, find_stop
 
 BASE_ADAPTER = ""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +141,8 @@ class Scheduler:
 
     def unload(self, adapter: str) -> None:
         """Drop an adapter and its kept sequences once no row uses it (any thread)."""
-        self._inbox.put(partial(self.leaving.add, adapter))
+        self.leaving.add(adapter)
+        self._inbox.put(lambda: None)  # wakes the thread
 
     def turn(self, wait: bool = False) -> bool:
         """Take what arrived, fill, decode one step, deliver. False when told to stop."""
@@ -152,6 +155,7 @@ class Scheduler:
             if self.rows:
                 self._decode()
         except Exception as error:  # boundary: one broken step must not end the server
+            logger.exception("a step failed")
             self._fail(error)
         if self._events:
             self._deliver(self._events)
@@ -175,6 +179,9 @@ class Scheduler:
             return True
 
     def _enqueue(self, request: Request) -> None:
+        if request.adapter not in (BASE_ADAPTER, *self.runner.lora.loaded):
+            self._events.append((request, Failed(f"The adapter {request.adapter} was unloaded meanwhile.")))
+            return
         for choice in range(request.n):
             seat = Seat(
                 adapter=request.adapter,
@@ -311,6 +318,8 @@ class Scheduler:
 
     def _keep(self, seat: Seat) -> None:
         """Keep a finished sequence's keys and values for the session's next turn."""
+        if seat.request.score:
+            return
         ids = np.array(seat.ids[: seat.computed], np.int32)
         too_big = seat.computed * self.runner.cache.token_bytes > self.store.budget_bytes
         if not too_big and not self.store.covers(seat.adapter, ids):

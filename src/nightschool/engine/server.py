@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from nightschool.access.middleware import SameSiteOnly
-from nightschool.engine.chat import Chat, Completion, encode, event_line
+from nightschool.engine.chat import Chat, Completion, encode, event_line, render
 from nightschool.engine.protocol import AdapterBody, ChatBody, CompletionBody, TokenizeBody, error_json, parse
 from nightschool.engine.service import Engine
 from nightschool.errors import AdapterError, BusyError, InputError, MissingError, NightschoolError
@@ -91,7 +90,7 @@ async def unload_adapter(engine: Engine, request: Request) -> Response:
 
 async def models(engine: Engine, _request: Request) -> Response:
     base = engine.base.name
-    card = {"object": "model", "created": int(time.time()), "owned_by": "nightschool"}
+    card = {"object": "model", "created": engine.started_at, "owned_by": "nightschool"}
     cards: list[Json] = [{"id": base, **card, "root": base, "parent": None, "max_model_len": engine.capacity}]
     cards += [{"id": name, **card, "root": name, "parent": base} for name in engine.adapters.loaded]
     return _json({"object": "list", "data": cards})
@@ -101,7 +100,7 @@ async def tokenize(engine: Engine, request: Request) -> Response:
     body = parse(TokenizeBody, await _body(engine, request))
     renderer = engine.base.renderer
     if body.messages is not None:
-        ids = renderer.prompt_ids(tuple(body.messages), tuple(body.tools or ()))
+        ids = render(renderer, tuple(body.messages), tuple(body.tools or ()))
         if not body.add_generation_prompt:
             ids = ids[: -len(renderer.prompt_ids(()))]  # of no messages, only the reply's head remains
     elif body.prompt is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ class Engine:
     def __init__(self, base: BaseModel, settings: Settings) -> None:
         self.base = base
         self.settings = settings
+        self.started_at = int(time.time())
         self.capacity = min(settings.capacity, base.network.config.max_position_embeddings)
         self.runner = Runner(base, settings.max_batch, self.capacity)
         self.scheduler = Scheduler(self.runner, self._deliver, stop_ids(base), settings.max_batch, settings.kept_bytes)

@@ -54,7 +54,15 @@ def load_base(folder: Path, dtype: torch.dtype | None = None, device: str | None
         )
     nn.Module.to(network.eval().requires_grad_(False), place)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return BaseModel(folder.name, folder, network, Renderer(tokenizer), base_digest(folder), place, chosen)
+    return BaseModel(model_name(folder), folder, network, Renderer(tokenizer), base_digest(folder), place, chosen)
+
+
+def model_name(folder: Path) -> str:
+    """What a model is called: its folder's name, or the hub id of a snapshot in the hub's cache."""
+    folder = folder.resolve()
+    if folder.parent.name == "snapshots":
+        return folder.parents[1].name.removeprefix("models--").replace("--", "/")
+    return folder.name
 
 
 @contextlib.contextmanager
