@@ -175,7 +175,7 @@ def test_too_little_feedback_fails_the_run_with_its_number(tmp_path: Path, model
         assert row.state == "failed"
         assert "40 would do" in row.error
         assert row.finished_at is not None
-        with pytest.raises(RefusedError, match="before its dataset"):
+        with pytest.raises(TooLittleDataError, match="40 would do"):  # it chooses again, from what is there by then
             resume(store, tmp_path, row.id)
 
 

@@ -43,6 +43,8 @@ from nightschool.training.runs import (
 from nightschool.training.watching import Halt, Progress, RunWatch, Silent
 from nightschool.types import Json, LedgerState, Sample
 
+DATASET = "dataset.jsonl"
+
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
@@ -119,15 +121,10 @@ def study(
         serving = current(conn, store.tenant, agent)
     parent = None if serving in (None, BASE) else serving
     run = Run(new_id(), agent, "oapl", "running", asdict(config), {}, parent_digest=parent)
-    folder = create_run(store, state, run)
+    folder = run_folder(state, run.id)
     with _guarded(store, run, folder):
-        (progress or Silent()).stage("choosing sessions")
-        as_of = time.time()
-        with store.read() as conn:
-            dataset = build_dataset(conn, store.tenant, agent, parent or BASE, as_of, config.curation)
-        _annotate(dataset.train, config)  # refused before anything is loaded
-        _write_dataset(folder, dataset)
-        enter_dataset(store, dataset.digest, run, as_of, len(dataset.train), dataset.summary)
+        create_run(store, folder, run)
+        _choose(store, run, folder, config, progress or Silent())
         return _train(store, state, run, progress or Silent())
 
 
@@ -146,8 +143,9 @@ def teach(
         InterruptedRun: Ctrl-C; the message names the command that resumes.
     """
     run = Run(new_id(), agent, "sft", "running", asdict(config), {})
-    folder = create_run(store, state, run)
+    folder = run_folder(state, run.id)
     with _guarded(store, run, folder):
+        create_run(store, folder, run)
         renderer = Renderer.from_folder(find_model(config.backend.model))
         samples = tuple(sft.annotate(read_demonstrations(handbook, renderer)))
         dataset = Dataset(agent, BASE, time.time(), samples, (), (), {"handbook": handbook.name})
@@ -159,18 +157,39 @@ def teach(
 def resume(store: Store, state: Path, run_id: str, progress: Progress | None = None) -> Run:
     """Take an interrupted, failed or killed run up again at its last checkpoint.
 
+    A night that stopped before its dataset was written chooses its sessions again.
+
     Raises:
-        RefusedError: the run is done, or it stopped before its dataset was written.
+        RefusedError: the run is done, or it stopped before it had read its handbook.
         BusyError: another process works on it.
     """
     run = load_run(store, run_id)
     folder = run_folder(state, run_id)
-    if run.state == "done" or not (folder / "dataset.jsonl").exists():
-        why = "It is done." if run.state == "done" else "It ended before its dataset was written."
+    if run.state == "done" or not _resumable(run, folder):
+        why = "It is done." if run.state == "done" else "It ended before it had read its handbook."
         raise RefusedError(f"Run {run_id} cannot be resumed.", why, "nightschool train")
     with _guarded(store, run, folder):
         update_run(store, run_id, state="running", error=None, finished_at=None)
+        config = _config(run)
+        if isinstance(config, StudyConfig) and not (folder / DATASET).exists():
+            _choose(store, run, folder, config, progress or Silent())
         return _train(store, state, run, progress or Silent())
+
+
+def _resumable(run: Run, folder: Path) -> bool:
+    """Whether there is what a resume needs: the dataset, or a store to choose it from."""
+    return run.objective != "sft" or (folder / DATASET).exists()
+
+
+def _choose(store: Store, run: Run, folder: Path, config: StudyConfig, progress: Progress) -> None:
+    """Build the night's dataset from the store, and write it into the run's folder."""
+    progress.stage("choosing sessions")
+    as_of = time.time()
+    with store.read() as conn:
+        dataset = build_dataset(conn, store.tenant, run.agent, run.parent_digest or BASE, as_of, config.curation)
+    _annotate(dataset.train, config)  # refused before anything is loaded
+    _write_dataset(folder, dataset)
+    enter_dataset(store, dataset.digest, run, as_of, len(dataset.train), dataset.summary)
 
 
 def _train(store: Store, state: Path, run: Run, progress: Progress) -> Run:
@@ -272,7 +291,10 @@ def _guarded(store: Store, run: Run, folder: Path) -> Iterator[None]:
             raise InterruptedRun(halted.what, halted.why, f"nightschool train --resume {run.id}") from None
         except KeyboardInterrupt:
             update_run(store, run.id, state="interrupted")
-            raise
+            if not _resumable(run, folder):
+                raise
+            again = f"nightschool train --resume {run.id}"
+            raise InterruptedRun("The run was interrupted.", "What it had saved is kept.", again) from None
         except NightschoolError as error:
             update_run(store, run.id, state="failed", error=str(error))
             raise
@@ -286,7 +308,7 @@ def _write_dataset(folder: Path, dataset: Dataset) -> None:
     rows = [row_of(sample, "train") for sample in dataset.train]
     rows += [row_of(sample, "held_out") for sample in dataset.held_out]
     _write_lines(folder / "ledger.jsonl", [asdict(line) for line in dataset.lines])
-    _write_lines(folder / "dataset.jsonl", rows)
+    _write_lines(folder / DATASET, rows)
 
 
 def _write_lines(path: Path, rows: Sequence[Json]) -> None:
@@ -296,7 +318,7 @@ def _write_lines(path: Path, rows: Sequence[Json]) -> None:
 
 
 def _read_dataset(folder: Path) -> tuple[list[Sample], list[Sample]]:
-    found = [sample_of(json.loads(line)) for line in (folder / "dataset.jsonl").read_text().splitlines()]
+    found = [sample_of(json.loads(line)) for line in (folder / DATASET).read_text().splitlines()]
     return [s for use, s in found if use == "train"], [s for use, s in found if use == "held_out"]
 
 

@@ -42,15 +42,12 @@ def run_folder(state: Path, run_id: str) -> Path:
     return state / "runs" / run_id
 
 
-def create_run(store: Store, state: Path, run: Run) -> Path:
-    """Enter a running run and make its folder with the resolved configuration."""
-    folder = run_folder(state, run.id)
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(run.config, indent=1, sort_keys=True) + "\n")
+def create_run(store: Store, folder: Path, run: Run) -> None:
+    """Enter a running run, and write its resolved configuration into its folder, which is there."""
     now = time.time()
     row = {"tenant": store.tenant, "started_at": now, "updated_at": now, **_columns(run)}
     store.write(lambda conn: conn.execute(sa.insert(runs), row))
-    return folder
+    (folder / "config.json").write_text(json.dumps(run.config, indent=1, sort_keys=True) + "\n")
 
 
 def update_run(store: Store, run_id: str, **columns: Any) -> None:
