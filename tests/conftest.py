@@ -1,5 +1,12 @@
-"""Read by OpenMP when torch is first loaded: threads that wait for each other do not spin for milliseconds."""
+"""What holds for every test, however busy the machine is."""
 
 import os
 
+from hypothesis import HealthCheck, settings
+
+# Read by OpenMP when torch is first loaded: threads that wait for each other do not spin for milliseconds.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+# A busy machine makes examples slow; that says nothing about them.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")

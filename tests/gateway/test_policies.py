@@ -111,7 +111,7 @@ def test_least_recently_used_goes_and_one_in_use_never(open_gateway):
     digests = [gateway.install(i) for i in range(4)]
     for i, digest in enumerate(digests):
         move_alias(gateway, digest, f"agent-{i}")
-    gateway.engine.delay_s = 1.0
+    gateway.engine.delay_s = 3.0
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(gateway.chat, ASK | {"model": "agent-0"})
         while gateway.engine.num_running == 0:

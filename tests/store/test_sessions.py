@@ -120,23 +120,23 @@ def test_a_sessions_own_id_works_as_its_name(insert):
 
 
 @pytest.mark.parametrize(
-    ("kind", "target", "whole_session"),
+    ("kind", "target", "whole_session", "other_kind"),
     [
-        (TargetKind.EXCHANGE, "mine", False),
-        (TargetKind.EXCHANGE, "chatcmpl-7", False),
-        (TargetKind.EXCHANGE, "ticket", False),
-        (TargetKind.EXTERNAL_KEY, "ticket", False),
-        (TargetKind.SESSION, "s", True),
+        (TargetKind.EXCHANGE, "mine", False, "matched"),  # a session is also known by its exchanges' ids
+        (TargetKind.EXCHANGE, "chatcmpl-7", False, "matched"),
+        (TargetKind.EXCHANGE, "ticket", False, "parked"),
+        (TargetKind.EXTERNAL_KEY, "ticket", False, "parked"),
+        (TargetKind.SESSION, "s", True, "parked"),
     ],
 )
-def test_parked_feedback_finds_its_target(store, insert, kind, target, whole_session):
+def test_parked_feedback_finds_its_target(store, insert, kind, target, whole_session, other_kind):
     park(store, kind, target)
     park(store, kind, "somebody else")
     park(store, TargetKind.SESSION if kind != TargetKind.SESSION else TargetKind.EXCHANGE, target)
     got = insert([USER], caller=Caller("shop", session="s", external_key="ticket"), id="mine", upstream_id="chatcmpl-7")
     with store.read() as conn:
         rows = conn.execute(sa.select(feedback).order_by(feedback.c.id)).all()
-    assert [row.state for row in rows] == ["matched", "parked", "parked"]
+    assert [row.state for row in rows] == ["matched", "parked", other_kind]
     assert rows[0].session_id == got.session_id
     assert rows[0].exchange_id == (None if whole_session else "mine")
 
