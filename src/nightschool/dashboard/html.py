@@ -107,7 +107,7 @@ def show_value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return formatting.number(value)
+        return f"{value:.4g}"  # settings are read as they were written: 5e-05, 0.999
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
