@@ -15,6 +15,8 @@ from nightschool.store.database import Store
 from nightschool.store.exchanges import insert_exchange
 from nightschool.store.ids import new_id
 from nightschool.store.records import Caller, Record, Timing
+from nightschool.store.schema import meta
+from nightschool.store.splits import META_KEY
 from nightschool.types import Choice, FeedbackKind, Fidelity, Json, Purpose, Sampler, TargetKind
 
 SYSTEM = tuple(range(20, 50))
@@ -42,6 +44,12 @@ def say(store: Store, kind: FeedbackKind, value: Any, author: str = "ann", **tar
     store.write(lambda conn: _say(conn, store.tenant, kind, value, author, **target))
 
 
+def fix_splits(store: Store, key: str = "00" * 32) -> None:
+    """A known split key, so that the same users fall into the same splits every time."""
+    same = (meta.c.tenant == store.tenant, meta.c.key == META_KEY)
+    store.write(lambda conn: conn.execute(sa.update(meta).where(*same).values(value=key)))
+
+
 def busy_day(store: Store, sessions: int, seed: int = 0, **more: Any) -> None:
     """Refunds go well when they start with token 7, parcels when they start with 8; most leave a thumb."""
 
@@ -52,7 +60,9 @@ def busy_day(store: Store, sessions: int, seed: int = 0, **more: Any) -> None:
             word = rng.choice([7, 8])
             good = (word == 7) == wish.startswith("please")
             name = seed * 10_000 + number
-            _session(conn, store.tenant, f"{wish} {number}", name, word, user=f"user-{seed}-{number}", **more)
+            kind = 50 if wish.startswith("please") else 51  # what the model sees of the request
+            user = f"user-{seed}-{number}"
+            _session(conn, store.tenant, f"{wish} {number}", name, word, user=user, wish=kind, **more)
             if rng.random() < 0.8:
                 _say(conn, store.tenant, FeedbackKind.THUMB, good, session=f"session-{name}")
 
@@ -97,7 +107,7 @@ def _session(conn: sa.Connection, tenant: str, request: str, seed: int, word: in
     rng = Random(seed)
     name = more.pop("session", f"session-{seed}")
     at = more.pop("at", time.time() - 1000 + seed % 500)
-    first = (*SYSTEM, *[rng.randrange(60, 70) for _ in range(5)])
+    first = (*SYSTEM, more.pop("wish", 60), *[rng.randrange(60, 70) for _ in range(4)])
     call = (word, rng.randrange(70, 80), 2)
     second = (*first, *call, *[rng.randrange(80, 90) for _ in range(4)])
     answer = (rng.randrange(90, 100), rng.randrange(90, 100), 2)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from traffic import busy_day, record_session, say
+from traffic import busy_day, fix_splits, record_session, say
 
 from nightschool.curation.dataset import CurationRule, Dataset, build_dataset, row_of, sample_of, spans
 from nightschool.errors import TooLittleDataError
@@ -24,6 +24,7 @@ DIGEST = "a" * 64
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "store.sqlite") as opened:
+        fix_splits(opened)
         yield opened
 
 

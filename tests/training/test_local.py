@@ -85,6 +85,23 @@ def test_packed_logprobs_are_those_of_one_row_at_a_time(folder: Path) -> None:
                 assert found == pytest.approx(expected, abs=1e-4)
 
 
+def test_packed_logprobs_are_those_of_a_padded_batch(folder: Path) -> None:
+    backend, samples = fresh(folder), make_samples()
+    packed = backend.forward(samples)
+    width = max(len(s.token_ids) for s in samples)
+    ids = torch.tensor([[*s.token_ids, *[0] * (width - len(s.token_ids))] for s in samples])
+    causal = torch.ones(width, width, dtype=torch.bool).tril()[None, None].expand(len(samples), -1, -1, -1)
+    backend.base.network.set_attn_implementation(dense.NAME)  # type: ignore[operator]
+    backend.lora.routing.spans = [(POLICY, 0, len(samples))]
+    with torch.no_grad():
+        logits = backend.base.network(input_ids=ids, attention_mask=causal, use_cache=False).logits.float()
+    for row, sample in enumerate(samples):
+        scored = (logits[row] / sample.annotations["temperature"]).log_softmax(-1)
+        for place in range(1, len(sample.token_ids)):
+            if sample.completion_mask[place]:
+                assert packed[row][place] == pytest.approx(scored[place - 1, sample.token_ids[place]].item(), abs=1e-4)
+
+
 @pytest.mark.parametrize("loss", [sft_loss, squared_log_ratio_loss])
 def test_gradients_depend_on_neither_split_nor_order(folder: Path, loss: Any) -> None:
     samples = make_samples()

@@ -72,8 +72,11 @@ class Notes:
 
 def sample(name: str, reward: float | None = None) -> Sample:
     notes = {"advantage": 0.5, "beta": 0.25} if reward is not None else {}
-    ids = (1, 10 + int(name[1:]) + (100 if name[0] == "h" else 0))
-    return Sample(name, ids, (False, True), (False, True), reward=reward, annotations=notes)
+    number = int(name[1:])
+    if name[0] == "t":  # a token longer, so that a batch is dear enough to look at all held-out rows beside it
+        longer = (False, True, False)
+        return Sample(name, (1, 10 + number, 5), longer, longer, reward=reward, annotations=notes)
+    return Sample(name, (1, 100 + number), (False, True), (False, True), reward=reward, annotations=notes)
 
 
 def course(windows: int = 1, epochs: int = 2, watched: bool = True, warmup_steps: int = 0) -> Course:

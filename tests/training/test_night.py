@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from tiny import make_tiny_model
-from traffic import busy_day
+from traffic import busy_day, fix_splits
 
+from nightschool.curation.dataset import CurationRule
 from nightschool.errors import InterruptedRun, RefusedError, TooLittleDataError
 from nightschool.releases.adapters import check_adapter
 from nightschool.releases.aliases import start
@@ -39,7 +40,8 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with a day's sessions, made once and copied."""
     path = tmp_path_factory.mktemp("lived") / "store.sqlite"
     with Store.open(path) as store:
-        busy_day(store, 90)
+        fix_splits(store)
+        busy_day(store, 120)
     return path
 
 
@@ -55,6 +57,7 @@ def night(model: Path, rate: float = 3e-3, **loop: int) -> StudyConfig:
         backend=BackendConfig(model=str(model), dtype="float32", rank=4, alpha=8),
         loop=LoopConfig(**{"epochs": 2, "checkpoint_every": 2, **loop}, optimizer=AdamConfig(learning_rate=rate)),
         drift=DriftRule(kl_stop=50.0, kl_restore=50.0, min_labelled=1000),
+        curation=CurationRule(half_life_days=1e300),  # two nights on one store see labels of one age, to the last bit
     )
 
 
@@ -167,6 +170,7 @@ def test_two_processes_do_not_work_on_one_run(store: Store, tmp_path: Path, mode
 
 def test_too_little_feedback_fails_the_run_with_its_number(tmp_path: Path, model: Path) -> None:
     with Store.open(tmp_path / "small.sqlite") as store:
+        fix_splits(store)
         busy_day(store, 15)
         with pytest.raises(TooLittleDataError, match="40 would do"):
             study(store, tmp_path, "shop", night(model))

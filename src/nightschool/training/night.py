@@ -149,8 +149,8 @@ def teach(
         renderer = Renderer.from_folder(find_model(config.backend.model))
         samples = tuple(sft.annotate(read_demonstrations(handbook, renderer)))
         dataset = Dataset(agent, BASE, time.time(), samples, (), (), {"handbook": handbook.name})
-        _write_dataset(folder, dataset)
         enter_dataset(store, dataset.digest, run, dataset.as_of, len(samples), dataset.summary)
+        _write_dataset(folder, dataset)
         return _train(store, state, run, progress or Silent())
 
 
@@ -188,8 +188,8 @@ def _choose(store: Store, run: Run, folder: Path, config: StudyConfig, progress:
     with store.read() as conn:
         dataset = build_dataset(conn, store.tenant, run.agent, run.parent_digest or BASE, as_of, config.curation)
     _annotate(dataset.train, config)  # refused before anything is loaded
-    _write_dataset(folder, dataset)
     enter_dataset(store, dataset.digest, run, as_of, len(dataset.train), dataset.summary)
+    _write_dataset(folder, dataset)  # last: a run with this file never chooses again
 
 
 def _train(store: Store, state: Path, run: Run, progress: Progress) -> Run:
