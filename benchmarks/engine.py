@@ -5,7 +5,7 @@
 1, 8 and 32 requests at once, over HTTP, each with the same prompt of 128 tokens and four tokens of its own, all of
 them as long as asked; `generate` gets the same prompts as one batch. Whole requests are timed, prompts
 included, in the number format that the engine chooses for this processor. The two take turns, so that
-whatever else runs on the machine hits both; the ratio is of medians. The last column repeats the engine's run
+whatever else runs on the machine hits both; the ratio is the median over rounds. The engine also runs
 through an adapter on all linear layers. With `--threads 1` both run on one thread each, which is the fairer
 comparison on a machine whose cores are busy: threads that wait for each other suffer most.
 """
@@ -105,11 +105,12 @@ def measure(url: str, network: Any, asked: Any) -> dict[int, Speeds]:
         generate(network, prompts, 4)
     for turn in range(asked.rounds):
         for size, found in speeds.items():
-            tell(f"round {turn + 1}, {size} at once")
             prompts = prompts_of(size, asked.prompt, dice)
             found.engine.append(asyncio.run(ask(url, "base", prompts, asked.tokens)))
             found.adapter.append(asyncio.run(ask(url, "random", prompts, asked.tokens)))
             found.generate.append(generate(network, prompts, asked.tokens))
+            rates = ", ".join(f"{name} {values[-1]:.0f}" for name, values in asdict(found).items())
+            tell(f"round {turn + 1}, {size} at once, tokens/s: {rates}")
     return speeds
 
 
@@ -121,7 +122,7 @@ def rows_of(speeds: dict[int, Speeds]) -> list[Row]:
         note = "best " + ", ".join(f"{name} {value:.0f}" for name, value in best.items())
         for name, value in medians.items():
             rows.append(Row(f"{size} at once, {name}, tokens/s", f"{value:.0f}"))
-        ratio = medians["engine"] / medians["generate"]
+        ratio = statistics.median(ours / theirs for ours, theirs in zip(found.engine, found.generate, strict=True))
         name = f"{size} at once, engine / generate"
         rows.append(at_least(name, ratio, BOUND, note) if size == max(SIZES) else Row(name, f"{ratio:.2f}", note=note))
     return rows

@@ -90,7 +90,7 @@ def make_desk(tiny: Path) -> Callable[..., Desk]:
     def make(max_rows: int = 8, capacity: int = 512, kept_bytes: int = 1 << 20) -> Desk:
         events: list[tuple[Request, Event]] = []
         runner = Runner(load_base(tiny, torch.float32, "cpu"), max_rows, capacity)
-        return Desk(Scheduler(runner, events.extend, frozenset({2}), max_rows, kept_bytes), events)
+        return Desk(Scheduler(runner, events.extend, frozenset({2}), kept_bytes), events)
 
     return make
 

@@ -122,7 +122,7 @@ def test_a_bfloat16_engine_agrees_with_a_bfloat16_forward(tiny, adapters):
     events: list = []
     runner = Runner(load_base(tiny, torch.bfloat16, "cpu"), 8, 256)
     runner.load("one", adapters / "one")
-    scheduler = Scheduler(runner, events.extend, frozenset(), 8, 0)
+    scheduler = Scheduler(runner, events.extend, frozenset(), 0)
     for at in range(6):
         scheduler.submit(Request("one", [*range(3, 90), 100 + at, 5], Sampling(max_tokens=6, seed=at)))
     with torch.inference_mode():

@@ -68,7 +68,7 @@ def test_the_real_model_answers_and_agrees_with_transformers():
         pytest.skip(str(error))
     base = load_base(folder, torch.bfloat16, "cpu")
     events: list = []
-    scheduler = Scheduler(Runner(base, 8, 512), events.extend, frozenset({base.renderer.end_id}), 8, 1 << 28)
+    scheduler = Scheduler(Runner(base, 8, 512), events.extend, frozenset({base.renderer.end_id}), 1 << 28)
     question = base.renderer.prompt_ids(({"role": "user", "content": "What is the capital of France?"},))
     scheduler.submit(Request("", question, Sampling(temperature=0, max_tokens=20)))
     for at in range(7):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nightschool.engine.service import Engine
 
 KEY_VARIABLE = "NIGHTSCHOOL_ENGINE_KEY"
+KEEP_ALIVE_S = 120  # longer than clients keep theirs: a request must not meet a connection that is being closed
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -86,7 +87,9 @@ def _listen(engine: Engine, listening: socket.socket, host: str, names: list[str
             print(f"engine ready url={url} {named}", flush=True)
 
     app = build_app(engine, (host, *names))
-    config = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=3)
+    config = uvicorn.Config(
+        app, log_level="warning", ws="none", timeout_graceful_shutdown=3, timeout_keep_alive=KEEP_ALIVE_S
+    )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after its shutdown
     Server(config).run(sockets=[listening])
 

@@ -31,7 +31,7 @@ class RowCache(Cache):
         super().__init__(layers=[])
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         heads = config.num_key_value_heads
-        self.capacity = capacity
+        self.max_rows, self.capacity = max_rows, capacity
         self.kv = _zeros((config.num_hidden_layers, 2, max_rows, heads, capacity + 1, width), dtype, device)
         self.token_bytes = 2 * config.num_hidden_layers * heads * width * dtype.itemsize
         self._flat = [(layer[0].view(-1, width), layer[1].view(-1, width)) for layer in self.kv]

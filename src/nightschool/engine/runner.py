@@ -42,7 +42,7 @@ class Row:
 
 
 class Runner:
-    """Runs forwards over cache rows. `forwards` counts them, `num_tokens` the tokens sent through."""
+    """Runs forwards over cache rows; `num_tokens` counts the tokens sent through."""
 
     def __init__(self, base: BaseModel, max_rows: int, capacity: int) -> None:
         self.base = base
@@ -54,7 +54,6 @@ class Runner:
         self._prefixes: list[tuple[int, int, int]] = []
         self.cache = RowCache(base.network.config, max_rows, capacity, base.dtype, base.device)
         self.num_tokens = 0
-        self.forwards = 0
         names = inspect.signature(base.network.forward).parameters
         self._cache_name = "cache" if "cache" in names else "past_key_values"
 
@@ -134,7 +133,6 @@ class Runner:
         for row, count in zip(rows, num_ids, strict=True):
             row.computed += count
         self.num_tokens += sum(num_ids)
-        self.forwards += 1
         return output
 
 

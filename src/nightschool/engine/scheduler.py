@@ -112,7 +112,7 @@ class Scheduler:
     `deliver` gets the events of a step at once, from the scheduler's thread.
     """
 
-    def __init__(self, runner: Runner, deliver: Deliver, stop_ids: frozenset[int], max_rows: int, kept_bytes: int):
+    def __init__(self, runner: Runner, deliver: Deliver, stop_ids: frozenset[int], kept_bytes: int) -> None:
         self.runner = runner
         self.store = PrefixStore(kept_bytes)
         self.rows: list[Seat] = []
@@ -120,7 +120,6 @@ class Scheduler:
         self.leaving: set[str] = set()
         self.steps = 0
         self.reused_tokens = 0
-        self._max_rows = max_rows
         self._deliver = deliver
         self._stop_ids = stop_ids
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -210,7 +209,7 @@ class Scheduler:
     def _join(self) -> None:
         """Give waiting seats their rows and fill them, each distinct prefix once."""
         self._settle()
-        pending = list(islice(self.waiting, self._max_rows - len(self.rows)))
+        pending = list(islice(self.waiting, self.runner.cache.max_rows - len(self.rows)))
         while pending:
             found, pending = self._first_of_each_prefix(pending)
             for batch in batches(found):

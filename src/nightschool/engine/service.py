@@ -38,7 +38,7 @@ class Engine:
         self.started_at = int(time.time())
         self.capacity = min(settings.capacity, base.network.config.max_position_embeddings)
         self.runner = Runner(base, settings.max_batch, self.capacity)
-        self.scheduler = Scheduler(self.runner, self._deliver, stop_ids(base), settings.max_batch, settings.kept_bytes)
+        self.scheduler = Scheduler(self.runner, self._deliver, stop_ids(base), settings.kept_bytes)
         self.adapters = Adapters(self.runner, self.scheduler, settings.adapters)
         self.spelling = Spelling(base.renderer.tokenizer)
         self._loop: asyncio.AbstractEventLoop | None = None
