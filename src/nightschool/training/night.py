@@ -6,6 +6,7 @@ Whatever goes wrong leaves the run `failed` with its reason, or `interrupted` wi
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -92,6 +93,7 @@ class TeachConfig:
 
 def open_local(config: BackendConfig) -> Backend:
     """The backend on this machine."""
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # threads that spin on a shared core cost more than they save
     import torch
 
     from nightschool.models.base import load_base
