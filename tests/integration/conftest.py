@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from patience import wait_until
 from safetensors.torch import load_file, save_file
 from tiny import make_tiny_model
 from up_process import LOOPBACK, Up
@@ -133,13 +133,6 @@ class Shop:
     def store(self) -> Iterator[Store]:
         with Store.open(self.state / "store.sqlite") as store:
             yield store
-
-
-def wait_until(is_so: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
-    until = time.monotonic() + patience_s
-    while not is_so():
-        assert time.monotonic() < until, is_so
-        time.sleep(0.05)
 
 
 def _reply(answer: Any) -> Reply:

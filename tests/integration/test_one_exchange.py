@@ -11,6 +11,7 @@ from typing import Any
 
 import openai
 import pytest
+from patience import wait_until
 
 from nightschool.access.tokens import admin_token
 from nightschool.client import Client
@@ -76,14 +77,17 @@ def client(taught: Any) -> Any:
 
 def exchange(shop: Any, key: str) -> Exchange:
     """What the store has of a reply, known by the id in it."""
-    found: Any = None
-    until = time.monotonic() + 30
-    while found is None:
-        assert time.monotonic() < until
-        time.sleep(0.02)
-        with shop.store() as store, store.read() as conn:
-            found = load_exchange(conn, store.tenant, key)
-    return found
+    with shop.store() as store:
+        found: list[Exchange] = []
+
+        def look() -> bool:
+            with store.read() as conn:
+                one = load_exchange(conn, store.tenant, key)
+            found.extend([one] if one else [])
+            return bool(found)
+
+        wait_until(look)
+    return found[0]
 
 
 def ask(client: Any, messages: list[Any], model: str = "clerk", **more: Any) -> tuple[str, Any]:
