@@ -90,7 +90,8 @@ def test_an_exam_is_opened_and_needs_its_customers(store, run, state):
 
 HARNESS = """
 import json, os, sys
-seen = {name: os.environ[name] for name in os.environ if name.startswith("NIGHTSCHOOL_")}
+seen = {name: value for name, value in os.environ.items() if name.startswith("NIGHTSCHOOL_")}
+seen.pop("NIGHTSCHOOL_DATA", None)
 open(sys.argv[1], "w").write(json.dumps(seen))
 print("data of the harness")
 sys.exit(int(sys.argv[2]))
