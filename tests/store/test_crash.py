@@ -50,12 +50,12 @@ def test_killed_around_a_commit(tmp_path, point):
     assert done.returncode == 137, done.stderr
     stored, acknowledged = stored_and_acknowledged(tmp_path / "s.sqlite", done.stdout)
     assert len(acknowledged) > 20
-    if point == "store.before_commit":
-        assert stored == acknowledged
-    else:
-        # committed and not yet told: at most one write of each of the four threads
+    # Committed and not yet told: at most one write of each of the four threads. A thread may still be about to tell
+    # of the commit before when the next one dies, so before_commit leaves some too; after_commit always does.
+    assert acknowledged <= stored
+    assert len(stored - acknowledged) <= 4
+    if point == "store.after_commit":
         assert acknowledged < stored
-        assert len(stored - acknowledged) <= 4
 
 
 def test_killed_at_any_moment(tmp_path):

@@ -89,7 +89,9 @@ def derive_record(capture: Capture) -> Record:
         status, error = "error", error or _error_of(raw)
     elif raw:
         parsed = parse_stream(raw) if capture.is_stream else parse_plain(raw)
-        if parsed.error and status == "ok":
+        if parsed.told_error:  # also where the client left on reading it
+            status, error = "error", parsed.told_error
+        elif parsed.error and status == "ok":
             status = "error"
         error = error or parsed.error
     complete = status == "ok"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -20,13 +20,15 @@ from nightschool.types import Choice, Json
 class ParsedReply:
     """What an engine's reply says. `error` is why it is no complete answer, `None` when it is one.
 
-    `tokens_missing` is why the token ids or log-probabilities cannot be used, `None` when they can.
+    `told_error` is an error that the engine sent inside its stream. `tokens_missing` is why the token ids or
+    log-probabilities cannot be used, `None` when they can.
     """
 
     choices: tuple[Choice, ...] = ()
     prompt_ids: tuple[int, ...] | None = None
     upstream_id: str | None = None
     error: str | None = None
+    told_error: str | None = None
     tokens_missing: str | None = None
 
 
@@ -77,6 +79,7 @@ def parse_stream(raw: bytes) -> ParsedReply:
     prompt_ids: list[int] | None = None
     upstream_id: str | None = None
     error: str | None = None
+    told: str | None = None
     splitter = EventSplitter()
     done = False
     for event in [*splitter.feed(raw), splitter.rest]:
@@ -94,7 +97,8 @@ def parse_stream(raw: bytes) -> ParsedReply:
         if not isinstance(piece, dict):
             continue
         if piece.get("error"):
-            error = error or error_text(piece["error"])
+            told = told or error_text(piece["error"])
+            error = error or told
         upstream_id = upstream_id or piece.get("id")
         prompt_ids = prompt_ids or piece.get("prompt_token_ids")
         for position, choice in enumerate(piece.get("choices") or ()):
@@ -103,7 +107,7 @@ def parse_stream(raw: bytes) -> ParsedReply:
         _close(choice)
     if not done and not error and not all(choice.finish_reason for choice in growing.values()):
         error = "The stream ended before its last event."
-    return _finish(growing, prompt_ids, upstream_id, error)
+    return replace(_finish(growing, prompt_ids, upstream_id, error), told_error=told)
 
 
 def error_text(error: Any) -> str:
