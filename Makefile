@@ -24,7 +24,7 @@ ifdef NAME
 else
 	@echo "make bench NAME=... [ARGS=...], one of:"
 	@for file in benchmarks/[a-z]*.py; do \
-	  [ -e "$$file" ] || continue; \
+	  [ "$$file" != benchmarks/common.py ] || continue; \
 	  echo "  $$(basename $$file .py)	$$(head -1 $$file | tr -d '"')"; \
 	done
 endif
