@@ -7,7 +7,7 @@ import pytest
 
 from nightschool.cli import output
 from nightschool.cli.answer import Answer, Table
-from nightschool.cli.drawing import axis, bar, losses
+from nightschool.cli.drawing import axis, bar
 from nightschool.cli.progress import Progress, encodable, seconds
 from nightschool.dashboard.intervals import SHARE, Scale
 
@@ -111,13 +111,6 @@ def test_bars():
     scale = Scale(-10, 10, (-10, 0, 10))
     assert bar(scale, (5, 1, 15), [(-5, "left")]) == "▒▒▒▒▒▒┊     │├───●─────›"
     assert axis(scale, ["−10", "0", "+10"]) == "−10         0        +10"
-
-
-def test_the_forbidden_side():
-    suite = {"margin": 3, "fewer_is_better": False, "two_sided": False}
-    assert losses(suite) == [(-3, "left")]
-    assert losses({**suite, "fewer_is_better": True}) == [(3, "right")]
-    assert losses({**suite, "two_sided": True}) == [(-3, "left"), (3, "right")]
 
 
 def test_progress_on_a_pipe_is_a_line_a_phase(monkeypatch):

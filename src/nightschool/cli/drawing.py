@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from nightschool.cli.output import WIDEST, terminal_width
 from nightschool.dashboard.intervals import Scale
-from nightschool.types import Json
 
 MOST_CELLS, LEAST_CELLS = 32, 24
 GLYPHS = {"up": "▲", "down": "▼", "square": "■", "question": "?", "open": "○"}
@@ -61,15 +60,6 @@ def axis(scale: Scale, labels: Sequence[str]) -> str:
 def width() -> int:
     """Cells of one bar: more where the terminal has room."""
     return MOST_CELLS if terminal_width() >= WIDEST else LEAST_CELLS
-
-
-def losses(suite: Json) -> list[tuple[float, str]]:
-    """Where a suite's forbidden side begins, and which side it is."""
-    margin = float(suite["margin"])
-    left, right = (-margin, "left"), (margin, "right")
-    if suite["two_sided"]:
-        return [left, right]
-    return [right] if suite["fewer_is_better"] else [left]
 
 
 def _place(scale: Scale, value: float) -> int:

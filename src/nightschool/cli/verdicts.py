@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from nightschool.cli.answer import Answer, Table
-from nightschool.cli.drawing import GLYPHS, axis, bar, losses
+from nightschool.cli.drawing import GLYPHS, axis, bar
 from nightschool.cli.naming import SHOWN
 from nightschool.dashboard.formatting import number
 from nightschool.dashboard.intervals import difference_scale, tick_labels
 from nightschool.dashboard.queries.scope import Scope
 from nightschool.dashboard.queries.verdicts import verdict as read_verdict
-from nightschool.dashboard.suites import WIDEST, suite_groups
+from nightschool.dashboard.suites import WIDEST, losses, suite_groups
 from nightschool.errors import MissingError
 from nightschool.store.database import Store
 from nightschool.store.schema import exams, verdicts

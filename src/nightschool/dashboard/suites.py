@@ -49,14 +49,14 @@ def _group(unit: str, suites: list[Json]) -> Json:
                     suite.get("high"),
                     tone=TONES.get(reading, NEUTRAL),
                     solid=reading is not Reading.NO_DATA,
-                    losses=_losses(suite),
+                    losses=losses(suite),
                 ),
             }
         )
     return {"unit": unit, "rows": rows, "axis": axis(scale, tick_labels(scale))}
 
 
-def _losses(suite: Json) -> list[tuple[float, str]]:
+def losses(suite: Json) -> list[tuple[float, str]]:
     """Where the forbidden side begins, and which side it is."""
     margin = suite.get("margin")
     if margin is None:
@@ -69,7 +69,7 @@ def _losses(suite: Json) -> list[tuple[float, str]]:
 
 def _reach(suite: Json) -> list[tuple[float | None, float | None, float | None]]:
     low, high = suite.get("low"), suite.get("high")
-    return [(low, high, edge) for edge, _ in _losses(suite)] or [(low, high, None)]
+    return [(low, high, edge) for edge, _ in losses(suite)] or [(low, high, None)]
 
 
 def _numbers(suite: Json) -> str:
