@@ -36,10 +36,6 @@ class Journal:
     def noted(self, key: str) -> Any:
         return self.phases.get("notes", {}).get(key)
 
-    def forget(self, key: str) -> None:
-        if self.phases.get("notes", {}).pop(key, None) is not None:
-            self.save()
-
     def seconds(self, phase: str) -> float:
         return self.phases[phase]["seconds"]
 

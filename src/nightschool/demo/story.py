@@ -24,6 +24,7 @@ from nightschool.demo.handbook import write_handbook
 from nightschool.demo.journal import Journal
 from nightschool.demo.poison import poisoned_copy
 from nightschool.demo.report import tell
+from nightschool.errors import InputError
 from nightschool.releases.adapters import find_manifest, install_adapter
 from nightschool.store.database import Store
 from nightschool.types import Json
@@ -47,8 +48,9 @@ class Script:
 def run(state: Path, script: Script, port: int, progress: Progress) -> Answer:
     """Play the demo in the folder `state`, or go on with it; returns the report.
 
-    Raises: InterruptedRun on Ctrl-C, and whatever a command refuses.
+    Raises: InputError when `state` holds something else, InterruptedRun on Ctrl-C, and what a command refuses.
     """
+    check_folder(state, script.seed)
     demo = Demo(state, script, progress)
     with ExitStack() as stack:
         with progress.phase("Starting engine, gateway and dashboard", "Started engine, gateway and dashboard"):
@@ -65,6 +67,17 @@ def run(state: Path, script: Script, port: int, progress: Progress) -> Answer:
     return tell(demo.journal, script.seed, state)
 
 
+def check_folder(state: Path, seed: int) -> None:
+    """A demo plays in a folder of its own, one seed in each. Raises: InputError."""
+    path = state / "demo" / "journal.json"
+    elsewhere = f"nightschool demo --seed {seed} --state .nightschool-demo-{seed}"
+    if not path.exists() and (state / STORE_FILE).exists():
+        raise InputError(f"{state} holds a store that is not a demo's.", "The demo would mix into it.", elsewhere)
+    played = Journal(path).noted("seed")
+    if played is not None and played != seed:
+        raise InputError(f"{state} holds the demo of seed {played}.", f"Seed {seed} needs another folder.", elsewhere)
+
+
 class Demo:
     """The phases. Each leaves its result in the journal."""
 
@@ -75,6 +88,7 @@ class Demo:
         self.folder = state / "demo"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.journal = Journal(self.folder / "journal.json")
+        self.journal.note("seed", script.seed)
         settings = self.folder / "nightschool.toml"
         settings.write_text(_settings(script))
         self.commands = Commands(state, settings)
