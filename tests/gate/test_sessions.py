@@ -3,8 +3,9 @@ import time
 import pytest
 from exam_harness import CANDIDATE, call, says
 
+from nightschool.feedback.reward import outcome
 from nightschool.gate.exam import open_exam
-from nightschool.gate.sessions import Turn, exam_sessions, judge_session, read_outcome
+from nightschool.gate.sessions import Turn, exam_sessions, judge_session
 
 
 @pytest.fixture
@@ -18,8 +19,8 @@ def sessions(store, harness):
         first = player.waiting[0]
         player.waiting = []
         exchange_id = store.write(first)
-        for outcome in outcomes:
-            player.outcome(exchange_id, outcome)
+        for one in outcomes:
+            player.outcome(exchange_id, one)
             player.flush()
         with store.read() as conn:
             (found,) = exam_sessions(conn, store.tenant, exam_id, as_of or time.time(), running)
@@ -57,7 +58,7 @@ def test_an_unreadable_outcome_does_not_hide_a_readable_one(sessions):
     ],
 )
 def test_what_an_outcome_may_be(value, success):
-    assert read_outcome(value) == success
+    assert outcome(value) == success
 
 
 def test_no_outcome_is_missing_not_failure(sessions):

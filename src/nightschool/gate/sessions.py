@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
+from nightschool.feedback.reward import outcome
 from nightschool.rendering.toolcalls import parse_reply, write_calls
 from nightschool.store import schema
 from nightschool.store.blobs import get_blobs
@@ -143,19 +142,8 @@ def _outcomes(conn: sa.Connection, tenant: str, exam_id: str, as_of: float) -> d
         .where(f.c.session_id.in_(_session_ids(tenant, exam_id)))
         .order_by(f.c.received_at, f.c.id)
     )
-    read = [(row.session_id, read_outcome(row.value)) for row in conn.execute(query)]
+    read = [(row.session_id, outcome(row.value)) for row in conn.execute(query)]
     return {session_id: value for session_id, value in read if value is not None}
-
-
-def read_outcome(value: Any) -> float | None:
-    """Success within 0 and 1 from an outcome's value: true/false, a number, or {"success": either}."""
-    if isinstance(value, dict):
-        value = value.get("success")
-    if isinstance(value, bool):
-        return float(value)
-    if isinstance(value, int | float) and math.isfinite(value) and 0 <= value <= 1:
-        return float(value)
-    return None
 
 
 def reply_text(message: Json) -> str | None:
