@@ -167,7 +167,7 @@ def _check(path: Path, sha256: str) -> None:
 def _need_libraries() -> None:
     from importlib.util import find_spec
 
-    absent = [module for module in ("torch", "transformers", "gguf", "pip") if find_spec(module) is None]
+    absent = [module for module in ("torch", "transformers", "accelerate", "gguf", "pip") if find_spec(module) is None]
     if absent:
         raise MissingError(
             "The model cannot be fetched.",
