@@ -40,16 +40,30 @@ class Purpose(StrEnum):
     EXAM = "exam"
 
 
+class Branch(StrEnum):
+    """What part of its session an exchange is. Feedback on a session speaks of `MAIN` alone."""
+
+    MAIN = "main"
+    RETRY = "retry"
+    TITLE = "title"
+    COMPACTION = "compaction"
+    SUB_AGENT = "sub_agent"
+
+
 class FeedbackKind(StrEnum):
     NUMBER = "number"
     THUMB = "thumb"
+    CATEGORY = "category"
     TEXT = "text"
     CORRECTION = "correction"
+    PREFERENCE = "preference"
     OUTCOME = "outcome"
 
 
 class TargetKind(StrEnum):
     EXCHANGE = "exchange"
+    TURN = "turn"
+    TOOL_CALL = "tool_call"
     SESSION = "session"
     EXTERNAL_KEY = "external_key"
 
@@ -144,6 +158,10 @@ class Exchange:
     upstream_id: str | None = None
     parent_exchange_id: str | None = None
     exam_id: str | None = None
+    branch: Branch = Branch.MAIN
+    fidelity_reason: str | None = None
+    context_complete: bool = True
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from nightschool.store.schema import exchanges as table
 from nightschool.store.sessions import Place, find_session, place_exchange, touch_session
 from nightschool.store.tree import Node, canonical, grow, load_branch, put_nodes
 from nightschool.store.vectors import pack_floats, pack_ids, unpack_floats, unpack_ids
-from nightschool.types import Choice, Exchange, Fidelity, LogprobProvenance, Purpose, Sampler, Split
+from nightschool.types import Branch, Choice, Exchange, Fidelity, LogprobProvenance, Purpose, Sampler, Split
 
 __all__ = [
     "Caller",
@@ -122,6 +122,13 @@ def _facts(tenant: str, record: Record, place: Place) -> dict[str, Any]:
         "logprob_provenance": record.logprob_provenance.value,
         "sampler": asdict(record.sampler),
         "training_allowed": caller.training_allowed,
+        "branch": (record.branch or Branch.MAIN).value,
+        "fidelity_reason": record.fidelity_reason,
+        "context_complete": record.context_complete,
+        "flags": list(record.flags) or None,
+        "usage": record.usage,
+        "key_id": caller.key_id,
+        "origin": record.origin,
     }
 
 
@@ -162,6 +169,10 @@ def _exchange(conn: sa.Connection, row: sa.Row, prompt: bytes | None) -> Exchang
         upstream_id=row.upstream_id,
         parent_exchange_id=row.parent_exchange_id,
         exam_id=row.exam_id,
+        branch=Branch(row.branch),
+        fidelity_reason=row.fidelity_reason,
+        context_complete=row.context_complete,
+        flags=tuple(row.flags or ()),
     )
 
 

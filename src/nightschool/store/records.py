@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nightschool.types import Choice, Fidelity, Json, LogprobProvenance, Purpose, Sampler
+from nightschool.types import Branch, Choice, Fidelity, Json, LogprobProvenance, Purpose, Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +12,9 @@ class Caller:
     """Who asked, as the request said it. Nothing here is inferred; the store decides.
 
     `agent` is the alias asked for (without `@digest`). `session`, `header_user` and `external_key` are the
-    X-Nightschool headers, `body_user` is the body's `user`; `None` where absent. `training_allowed` is
-    False when the request, or the installation, denied it.
+    X-Nightschool headers, `body_user` is the body's `user`; `None` where absent. `parent_session` is the session
+    a sub-agent works for, `previous_response` the id of the reply that the request continues by name.
+    `training_allowed` is False when the request, its key or the installation denied it.
     """
 
     agent: str
@@ -24,6 +25,10 @@ class Caller:
     purpose: Purpose = Purpose.SERVE
     exam_id: str | None = None
     training_allowed: bool = True
+    key_id: str | None = None
+    tags: tuple[str, ...] = ()
+    parent_session: str | None = None
+    previous_response: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +71,10 @@ class Record:
     http_status: int | None = 200
     error: str | None = None
     upstream_id: str | None = None
+    branch: Branch | None = None  # `None`: the store decides
+    is_retry: bool = False
+    fidelity_reason: str | None = None
+    context_complete: bool = True
+    flags: tuple[str, ...] = ()
+    usage: Json | None = None
+    origin: str = "gateway"

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    true,
 )
 from sqlalchemy.types import JSON
 
@@ -85,6 +86,9 @@ sessions = Table(
     Column("num_exchanges", Integer, nullable=False),
     Column("first_at", Float, nullable=False),
     Column("last_at", Float, nullable=False),
+    Column("parent_session_id", String),
+    Column("tags", JSON),
+    Column("origin", String, nullable=False, server_default="gateway"),
     PrimaryKeyConstraint("tenant", "id"),
     Index("sessions_recent", "tenant", "agent", "last_at"),
     Index("sessions_external", "tenant", "external_key"),
@@ -132,6 +136,14 @@ exchanges = Table(
     Column("logprob_provenance", String, nullable=False),
     Column("sampler", JSON, nullable=False),
     Column("training_allowed", Boolean, nullable=False),
+    Column("branch", String, nullable=False, server_default="main"),  # types.Branch
+    Column("retry_of", String),  # the exchange that this one repeats
+    Column("fidelity_reason", Text),  # why the fidelity is below exact_tokens
+    Column("context_complete", Boolean, nullable=False, server_default=true()),
+    Column("flags", JSON),  # names of what is odd about it: suspect_empty_args, redacted, ...
+    Column("usage", JSON),  # tokens as the upstream counted them
+    Column("key_id", String),
+    Column("origin", String, nullable=False, server_default="gateway"),  # gateway, or the import's id
     PrimaryKeyConstraint("tenant", "id"),
     Index("exchanges_session", "tenant", "session_id", "started_at"),
     Index("exchanges_match", "tenant", "reply_match_hash", "started_at"),
@@ -173,6 +185,12 @@ feedback = Table(
     Column("confidence", Float),
     Column("observed_at", Float, nullable=False),
     Column("received_at", Float, nullable=False),
+    Column("scale", JSON),  # [low, high] of a number
+    Column("tool_call_id", String),
+    Column("supersedes", String),
+    Column("evidence", JSON),
+    Column("key_id", String),
+    Column("origin", String, nullable=False, server_default="api"),  # api, browser, webhook, otel, or the import's id
     PrimaryKeyConstraint("tenant", "id"),
     UniqueConstraint("tenant", "idempotency_key"),
     Index("feedback_session", "tenant", "session_id"),
@@ -337,4 +355,50 @@ jobs = Table(
     Column("updated_at", Float, nullable=False),
     PrimaryKeyConstraint("tenant", "id"),
     UniqueConstraint("tenant", "idempotency_key"),
+)
+
+# Keys of agents and people, as keyed hashes. `training`: allow | deny.
+keys = Table(
+    "keys",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("role", String, nullable=False),
+    Column("hash", String, nullable=False),
+    Column("training", String, nullable=False),
+    Column("rate_per_minute", Integer),
+    Column("created_at", Float, nullable=False),
+    Column("revoked_at", Float),
+    PrimaryKeyConstraint("tenant", "id"),
+    Index("keys_hash", "hash", unique=True),
+)
+
+# What administrators did, append-only; each row's hash covers the one before it.
+audit = Table(
+    "audit",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("at", Float, nullable=False),
+    Column("by", String, nullable=False),
+    Column("action", String, nullable=False),
+    Column("detail", JSON, nullable=False),
+    Column("previous_hash", String),
+    Column("hash", String, nullable=False),
+    PrimaryKeyConstraint("tenant", "id"),
+)
+
+# Files of other tools that were taken in, each with its report.
+imports = Table(
+    "imports",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("format", String, nullable=False),
+    Column("source", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("report", JSON, nullable=False),
+    Column("at", Float, nullable=False),
+    PrimaryKeyConstraint("tenant", "id"),
 )

@@ -104,6 +104,9 @@ def touch_session(conn: sa.Connection, tenant: str, place: Place, record: Record
         "num_exchanges": 1,
         "first_at": at,
         "last_at": at,
+        "parent_session_id": caller.parent_session,
+        "tags": list(caller.tags) or None,
+        "origin": record.origin,
     }
     conn.execute(sa.insert(sessions), row)
 
