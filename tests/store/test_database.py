@@ -41,7 +41,7 @@ def test_a_write_that_raises_is_rolled_back_alone(store):
 def test_what_waits_together_is_committed_together_and_a_lone_write_does_not_wait(store):
     commits = []
     event.listen(store.engine, "commit", lambda conn: commits.append(1))
-    store.COMMIT_WINDOW_S = 5.0
+    store.writer.COMMIT_WINDOW_S = 5.0
     started = time.monotonic()
     store.write(lambda conn: put_blob(conn, "default", b"alone"))
     assert time.monotonic() - started < 2.0
@@ -57,7 +57,7 @@ def test_what_waits_together_is_committed_together_and_a_lone_write_does_not_wai
 def test_the_window_is_total(store):
     commits = []
     event.listen(store.engine, "commit", lambda conn: commits.append(1))
-    store.COMMIT_WINDOW_S = 0.05
+    store.writer.COMMIT_WINDOW_S = 0.05
     futures = [store.submit(lambda _conn: time.sleep(0.03)) for _ in range(6)]
     wait(futures)
     # two writes of 30 ms fill a window of 50 ms; a window that began anew with each would hold all six

@@ -1,11 +1,8 @@
-"""The store's connections: many readers, one writer thread with group commit."""
+"""The store's connections: many readers, one writer thread."""
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,38 +11,26 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from nightschool.errors import StoreError
-from nightschool.store.failpoints import fail_point
 from nightschool.store.migrate import upgrade
 from nightschool.store.splits import make_split_key
-
-Write = Callable[[sa.Connection], Any]
-Item = tuple[Write, Future[Any]]
-Outcome = tuple[Any, Exception | None]
+from nightschool.store.writer import Write, Writer
 
 BUSY_TIMEOUT_S = 5.0
 
 
 class Store:
-    """One database, one tenant. Open it with `Store.open`; close it with `close` or `with`.
+    """One database as one tenant sees it. Open it with `Store.open`; close it with `close` or `with`.
 
-    Reads take a connection from a pool (`read`). Writes are functions of a connection that run one
-    after another on the writer thread. What is queued when a write has run joins its commit, until the
-    transaction is `COMMIT_WINDOW_S` old; nothing waits for company that has not come. A write that raises
-    is rolled back alone, by savepoint, and its future carries the error.
+    Reads take a connection from a pool (`read`); writes go to the writer thread (`writer.py`). `scoped` gives
+    the view of another tenant.
     """
 
-    COMMIT_WINDOW_S = 0.005
-
-    def __init__(self, engine: sa.Engine, tenant: str) -> None:
+    def __init__(self, engine: sa.Engine, tenant: str, writer: Writer, views: dict[str, Store] | None = None) -> None:
         self.engine = engine
         self.tenant = tenant
-        self._writing = engine.execution_options(writing=True)
-        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._closing = threading.Lock()
-        self._closed = False
-        self._thread = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
-        self._thread.start()
+        self.writer = writer
+        self._views = {} if views is None else views
+        self._is_view = views is not None
 
     @classmethod
     def open(cls, path: Path | str, tenant: str = "default") -> Store:
@@ -61,9 +46,26 @@ class Store:
         except BaseException:
             engine.dispose()
             raise
-        store = cls(engine, tenant)
+        store = cls(engine, tenant, Writer(engine))
+        store._views[tenant] = store
         store.write(lambda connection: make_split_key(connection, tenant))
         return store
+
+    def scoped(self, tenant: str) -> Store:
+        """This store for another tenant: the same connections, the same writer. Closing it closes nothing.
+
+        Returns at once. A tenant that is new gets its split key in a write that goes before all of its others.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        known = self._views.get(tenant)
+        if known is None:
+            view = Store(self.engine, tenant, self.writer, self._views)
+            made = view.submit(lambda connection: make_split_key(connection, tenant))
+            known = self._views.setdefault(tenant, view)
+            made.add_done_callback(lambda future: self._views.pop(tenant, None) if future.exception() else None)
+        return known
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -77,13 +79,7 @@ class Store:
         Raises:
             StoreError: the store is closed.
         """
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # a queued write cannot be cancelled
-        with self._closing:
-            if self._closed:
-                raise StoreError("Nothing was written.", "The store is closed.", "Open it again.")
-            self._queue.put((write, future))
-        return future
+        return self.writer.submit(write)
 
     def write(self, write: Write) -> Any:
         """Run `write` on the writer thread and wait until it is durable."""
@@ -91,49 +87,15 @@ class Store:
 
     def close(self) -> None:
         """Drain the queue, stop the writer, release the file. May be called again."""
-        with self._closing:
-            if not self._closed:
-                self._closed = True
-                self._queue.put(None)
-        self._thread.join()
-        self.engine.dispose()
+        if not self._is_view:
+            self.writer.close()
+            self.engine.dispose()
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
-
-    def _write_loop(self) -> None:
-        while (item := self._queue.get()) is not None:
-            batch = [item]
-            try:
-                outcomes = self._transact(batch)
-            except Exception as error:  # boundary: the commit failed, nothing of the batch is durable
-                outcomes = [(None, _refused(error))] * len(batch)
-            for (_, future), (result, error) in zip(batch, outcomes, strict=True):
-                if error is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(error)
-
-    def _transact(self, batch: list[Item]) -> list[Outcome]:
-        """Run `batch`, and what joins it, in one transaction; the outcomes in order."""
-        outcomes: list[Outcome] = []
-        until = time.monotonic() + self.COMMIT_WINDOW_S
-        with self._writing.begin() as connection:
-            for write, _ in batch:  # grows below
-                outcomes.append(_run(connection, write))
-                if self._queue.empty() or time.monotonic() > until:
-                    continue
-                following = self._queue.get()
-                if following is None:
-                    self._queue.put(None)  # closing: for the loop above, after this commit
-                else:
-                    batch.append(following)
-            fail_point("store.before_commit")
-        fail_point("store.after_commit")
-        return outcomes
 
 
 def connect(path: Path) -> sa.Engine:
@@ -158,24 +120,3 @@ def connect(path: Path) -> sa.Engine:
         raw.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
 
     return engine
-
-
-def _run(connection: sa.Connection, write: Write) -> Outcome:
-    try:
-        with connection.begin_nested():
-            return write(connection), None
-    except Exception as error:  # boundary: one caller's failure is its own
-        raw: Any = connection.connection.dbapi_connection
-        if not raw.in_transaction:
-            raise  # a full disk ends the whole transaction: what ran before is gone too
-        return None, error
-
-
-def _refused(error: Exception) -> StoreError:
-    """What the callers of a failed transaction get. The first error of the chain is the one that tells."""
-    first: BaseException = error
-    while first.__context__ is not None:
-        first = first.__context__
-    failure = StoreError("Nothing was written.", f"The database refused: {first}.", "nightschool doctor")
-    failure.__cause__ = error
-    return failure

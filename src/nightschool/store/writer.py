@@ -1,0 +1,112 @@
+"""The one thread that writes: what is queued meanwhile shares a commit."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import sqlalchemy as sa
+
+from nightschool.errors import StoreError
+from nightschool.store.failpoints import fail_point
+
+Write = Callable[[sa.Connection], Any]
+Item = tuple[Write, Future[Any]]
+Outcome = tuple[Any, Exception | None]
+
+
+class Writer:
+    """Writes are functions of a connection that run one after another on one thread.
+
+    What is queued when a write has run joins its commit, until the transaction is `COMMIT_WINDOW_S` old;
+    nothing waits for company that has not come. A write that raises is rolled back alone, by savepoint, and
+    its future carries the error.
+    """
+
+    COMMIT_WINDOW_S = 0.005
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._writing = engine.execution_options(writing=True)
+        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, write: Write) -> Future[Any]:
+        """Queue `write`; the future resolves after its commit, with its result or its error.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()  # a queued write cannot be cancelled
+        with self._closing:
+            if self._closed:
+                raise StoreError("Nothing was written.", "The store is closed.", "Open it again.")
+            self._queue.put((write, future))
+        return future
+
+    def close(self) -> None:
+        """Drain the queue and stop. May be called again."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join()
+
+    def _write_loop(self) -> None:
+        while (item := self._queue.get()) is not None:
+            batch = [item]
+            try:
+                outcomes = self._transact(batch)
+            except Exception as error:  # boundary: the commit failed, nothing of the batch is durable
+                outcomes = [(None, _refused(error))] * len(batch)
+            for (_, future), (result, error) in zip(batch, outcomes, strict=True):
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
+
+    def _transact(self, batch: list[Item]) -> list[Outcome]:
+        """Run `batch`, and what joins it, in one transaction; the outcomes in order."""
+        outcomes: list[Outcome] = []
+        until = time.monotonic() + self.COMMIT_WINDOW_S
+        with self._writing.begin() as connection:
+            for write, _ in batch:  # grows below
+                outcomes.append(_run(connection, write))
+                if self._queue.empty() or time.monotonic() > until:
+                    continue
+                following = self._queue.get()
+                if following is None:
+                    self._queue.put(None)  # closing: for the loop above, after this commit
+                else:
+                    batch.append(following)
+            fail_point("store.before_commit")
+        fail_point("store.after_commit")
+        return outcomes
+
+
+def _run(connection: sa.Connection, write: Write) -> Outcome:
+    try:
+        with connection.begin_nested():
+            return write(connection), None
+    except Exception as error:  # boundary: one caller's failure is its own
+        raw: Any = connection.connection.dbapi_connection
+        if not raw.in_transaction:
+            raise  # a full disk ends the whole transaction: what ran before is gone too
+        return None, error
+
+
+def _refused(error: Exception) -> StoreError:
+    """What the callers of a failed transaction get. The first error of the chain is the one that tells."""
+    first: BaseException = error
+    while first.__context__ is not None:
+        first = first.__context__
+    failure = StoreError("Nothing was written.", f"The database refused: {first}.", "nightschool doctor")
+    failure.__cause__ = error
+    return failure
