@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nightschool.errors import InterruptedRun, RefusedError
 from nightschool.training.backend import AdamConfig, Identity, LossReport, StepReport
-from nightschool.training.drift import DriftRule
+from nightschool.training.drift import DriftRule, choose_watched
 from nightschool.training.loop import Course, LoopConfig, Now, run_loop
 from nightschool.training.loop import plan_batches as plan
 from nightschool.training.states import find_checkpoint
@@ -73,9 +74,6 @@ class Notes:
 def sample(name: str, reward: float | None = None) -> Sample:
     notes = {"advantage": 0.5, "beta": 0.25} if reward is not None else {}
     number = int(name[1:])
-    if name[0] == "t":  # a token longer, so that a batch is dear enough to look at all held-out rows beside it
-        longer = (False, True, False)
-        return Sample(name, (1, 10 + number, 5), longer, longer, reward=reward, annotations=notes)
     return Sample(name, (1, 100 + number), (False, True), (False, True), reward=reward, annotations=notes)
 
 
@@ -153,6 +151,34 @@ def test_the_next_window_is_anchored_where_the_last_one_arrived(tmp_path: Path) 
     assert [w["went_back_to_step"] for w in outcome.windows] == [2, 5, 8]
     assert outcome.steps == 9
     assert notes.told[3].metrics["kl"] == pytest.approx(0.049859, abs=1e-6)  # 0.3 from the new anchor
+
+
+class MovesWatched(OneNumber):
+    """Moves the rows that are looked at after every step, and no other."""
+
+    def __init__(self, step: float, watched: set[str]) -> None:
+        super().__init__(step)
+        self.watched = watched
+
+    def forward(self, samples: Sequence[Sample]) -> list[tuple[float | None, ...]]:
+        still = [(None, -1.0) for _ in samples]
+        moved = super().forward(samples)
+        return [m if s.id in self.watched else q for m, q, s in zip(moved, still, samples, strict=True)]
+
+
+def test_a_stop_is_decided_on_all_held_out_rows(tmp_path: Path) -> None:
+    held_out = tuple(sample(f"h{i}") for i in range(96))
+    watched = {one.id for one in choose_watched(held_out)}
+    plain = replace(course(), held_out=held_out)
+    # 0.9 after three steps: k3 0.560 on the 48 watched rows, and half of it, 0.280, on all 96
+    outcome = run_loop(MovesWatched(0.3, watched), replace(plain, config=replace(plain.config, max_steps=3)),
+                       tmp_path / "half", Notes())  # fmt: skip
+    assert outcome.windows[0]["ended"] == "all steps taken"
+    assert outcome.windows[0]["drift"]["kl"] == pytest.approx(0.279802, abs=1e-6)
+    # 1.2 after four: 1.120 watched, 0.560 on all; the second step was the last below 0.25
+    outcome = run_loop(MovesWatched(0.3, watched), plain, tmp_path / "whole", Notes())
+    assert outcome.windows[0]["ended"].startswith("drift of 0.56 nats")
+    assert outcome.windows[0]["went_back_to_step"] == 2
 
 
 @pytest.mark.parametrize("halt_at", [1, 2, 3, 4, 5])

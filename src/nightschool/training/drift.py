@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from nightschool.training.packing import pack
 from nightschool.types import Sample
 
-# A forward costs about half of a forward and backward, so this share of a batch is less than a quarter of a step.
-FORWARD_SHARE = 0.45
+WATCHED_ROWS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +89,13 @@ def measure(samples: Sequence[Sample], logprobs: Sequence[Sequence[float | None]
     )
 
 
-def choose_watched(held_out: Sequence[Sample], batch_tokens: float) -> list[Sample]:
-    """Held-out rows cheap enough to look at after every step: rated ones first, good and bad in turn."""
-    good = [s for s in held_out if s.reward is not None and s.reward > 0.5]
-    bad = [s for s in held_out if s.reward is not None and s.reward <= 0.5]
-    silent = [s for s in held_out if s.reward is None]
-    shorter = min(len(good), len(bad))
-    in_turn = [sample for two in zip(good[:shorter], bad[:shorter], strict=True) for sample in two]
-    chosen: list[Sample] = []
-    for sample in [*in_turn, *good[shorter:], *bad[shorter:], *silent]:
-        tokens = sum(one.num_tokens for one in pack([s.token_ids for s in [*chosen, sample]]))
-        if chosen and tokens > FORWARD_SHARE * batch_tokens:
-            break
-        chosen.append(sample)
-    return chosen
+def choose_watched(held_out: Sequence[Sample]) -> list[Sample]:
+    """The held-out rows that are scored after every step: `WATCHED_ROWS` of them, drawn whatever their rating.
+
+    The drift is a mean over what the anchor says. Rows chosen by rating, or a handful, put it off by a factor
+    of four: a few decisions carry nearly all of it.
+    """
+    return sorted(held_out, key=lambda sample: hashlib.sha256(sample.id.encode()).digest())[:WATCHED_ROWS]
 
 
 def _differences(sample: Sample, scores: Sequence[float | None]) -> list[float]:

@@ -20,7 +20,6 @@ import numpy as np
 from nightschool.errors import InterruptedRun, RefusedError
 from nightschool.training.backend import AdamConfig, Backend, LossReport, StepReport
 from nightschool.training.drift import Drift, DriftRule, choose_watched, measure
-from nightschool.training.packing import pack
 from nightschool.training.states import (
     Position,
     find_checkpoint,
@@ -137,12 +136,15 @@ class _Window:
     def run(self, position: Position) -> Position:
         train, held_out = self._anchored(position)
         batches = plan_batches(len(train), self.course.config, position.window)
-        watched = self._watched(train, held_out, batches)
+        watched = choose_watched(held_out) if self._watches(held_out) else []
         reason = "all steps taken"
         while position.step < len(batches):
             batch = [train[row] for row in batches[position.step]]
             position, drift = self._step(position, batch, watched, len(batches))
-            stop = self.course.drift and drift and self.course.drift.reason_to_stop(drift, position.step, len(batches))
+            stop = self._reason_to_stop(drift, position.step, len(batches))
+            if stop and len(watched) < len(held_out):  # what a part of the rows says is checked on all of them
+                drift = measure(held_out, self.backend.forward(held_out))
+                stop = self._reason_to_stop(drift, position.step, len(batches))
             if stop:
                 reason = stop
                 break
@@ -217,13 +219,8 @@ class _Window:
             assert scored is not None
         return scored[: len(self.course.train)], scored[len(self.course.train) :]
 
-    def _watched(
-        self, train: Sequence[Sample], held_out: Sequence[Sample], batches: Sequence[Sequence[int]]
-    ) -> list[Sample]:
-        if not self._watches(held_out):
-            return []
-        first = pack([train[row].token_ids for row in batches[0]])
-        return choose_watched(held_out, sum(one.num_tokens for one in first))
+    def _reason_to_stop(self, drift: Drift | None, done: int, total: int) -> str | None:
+        return self.course.drift.reason_to_stop(drift, done, total) if self.course.drift and drift else None
 
     def _watches(self, held_out: Sequence[Sample]) -> bool:
         return self.course.drift is not None and bool(held_out)
