@@ -62,7 +62,8 @@ def read_feedback(body: object, now: float) -> NewFeedback:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the body"
         raise _wrong(f"{where}: {first['msg']}") from error
-    targets = [(kind, getattr(given, kind.value)) for kind in TargetKind if getattr(given, kind.value) is not None]
+    named = [(kind, getattr(given, kind.value, None)) for kind in TargetKind]
+    targets = [(kind, target) for kind, target in named if target is not None]
     if len(targets) != 1:
         raise _wrong(f"exactly one of exchange, session and external_key names the target, not {len(targets)}")
     if given.observed_at is not None and given.observed_at > now + CLOCK_SKEW_S:
