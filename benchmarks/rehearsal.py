@@ -26,6 +26,8 @@ from scipy import stats
 
 from nightschool.curation.demonstrations import render
 from nightschool.gate.probes import load_probes
+from nightschool.models.fetch import find_model
+from nightschool.rendering.renderer import Renderer
 from nightschool.store.database import Store
 from nightschool.store.schema import runs
 from nightschool.training import night
@@ -49,9 +51,9 @@ class Unwatched:
 def study_again(backend: Backend, state: Path, run: Run, weight: float, probes: list[Sample]) -> dict[str, Any]:
     """One night again with this weight of rehearsal; how the probes and the held-out sessions moved."""
     folder = run_folder(state, run.id)
-    train, held_out = night._read_dataset(folder)
+    train, held_out = night.read_dataset(folder)
     again = replace(run, config={**run.config, "rehearsal_weight": weight})
-    course, _ = night._course(again, folder, state, train, held_out)
+    course, _ = night.course_of(again, folder, state, train, held_out)
     backend.open(course.parent)
     before = likelihoods(backend, probes)
     with tempfile.TemporaryDirectory() as work:
@@ -77,7 +79,7 @@ def likelihoods(backend: Backend, probes: list[Sample]) -> np.ndarray:
 
 def reference_answers() -> list[Sample]:
     """The probes' reference answers as samples; only the last turn counts."""
-    renderer = night.Renderer.from_folder(night.find_model("smollm2-135m"))
+    renderer = Renderer.from_folder(find_model("smollm2-135m"))
     samples = []
     for probe in load_probes():
         row = {"messages": [*probe.messages, {"role": "assistant", "content": probe.reference}]}

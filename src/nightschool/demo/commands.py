@@ -37,7 +37,8 @@ class Commands:
             out, _ = told.communicate()
         except KeyboardInterrupt as error:
             told.wait(STOP_S)  # it got the same Ctrl-C: it saves and ends
-            raise InterruptedRun("The demo was interrupted.", "What it did is kept.", "nightschool demo") from error
+            again = f"nightschool demo --state {self.state}"
+            raise InterruptedRun("The demo was interrupted.", "What it did is kept.", again) from error
         document = json.loads(out) if out.strip() else {}
         if told.returncode == 0 or (refusal_is_answer and told.returncode == REFUSED and document.get("data")):
             return document

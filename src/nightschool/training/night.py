@@ -197,11 +197,11 @@ def _choose(store: Store, run: Run, folder: Path, config: StudyConfig, progress:
 def _train(store: Store, state: Path, run: Run, progress: Progress) -> Run:
     """From the run's folder to its installed adapter; everything it needs lies in the folder."""
     folder = run_folder(state, run.id)
-    train, held_out = _read_dataset(folder)
+    train, held_out = read_dataset(folder)
     halt = Halt()
     with halt.listening():
         progress.stage("loading the model")
-        course, lines = _course(run, folder, state, train, held_out)
+        course, lines = course_of(run, folder, state, train, held_out)
         backend = open_local(_config(run).backend)
         progress.stage("studying")
         outcome = run_loop(backend, course, folder / "work", RunWatch(store, run.id, folder, progress, halt))
@@ -218,9 +218,10 @@ def _train(store: Store, state: Path, run: Run, progress: Progress) -> Run:
     return replace(done, dataset_digest=rows_digest(train, held_out))
 
 
-def _course(
+def course_of(
     run: Run, folder: Path, state: Path, train: Sequence[Sample], held_out: Sequence[Sample]
 ) -> tuple[Course, list[Line]]:
+    """What a run goes through, from its row and its dataset, and the lines of its ledger."""
     config = _config(run)
     if isinstance(config, TeachConfig):
         return Course(tuple(train), tuple(held_out), sft.LOSS, False, None, config.loop), []
@@ -319,7 +320,8 @@ def _write_lines(path: Path, rows: Sequence[Json]) -> None:
     part.rename(path)
 
 
-def _read_dataset(folder: Path) -> tuple[list[Sample], list[Sample]]:
+def read_dataset(folder: Path) -> tuple[list[Sample], list[Sample]]:
+    """The rows of a run's folder: to train on, and held out."""
     found = [sample_of(json.loads(line)) for line in (folder / DATASET).read_text().splitlines()]
     return [s for use, s in found if use == "train"], [s for use, s in found if use == "held_out"]
 
