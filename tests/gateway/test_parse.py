@@ -74,7 +74,7 @@ def test_ends_that_are_none():
     )
     assert parse_stream(stream({"content": "a"}, done=False)).error is None
     assert parse_stream(b"data: {broken\n\ndata: [DONE]\n\n").error.startswith("An event of the stream is not JSON")
-    assert parse_stream(b"").error == "The reply has no choices."
+    assert parse_stream(b"").error == "The stream ended before its last event."
 
 
 @pytest.mark.parametrize(

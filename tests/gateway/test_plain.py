@@ -5,6 +5,7 @@ import pytest
 from fake_engine import PROMPT_IDS
 
 from nightschool.types import Fidelity, LogprobProvenance
+from nightschool.upstream.settings import UpstreamSettings
 
 ASK = {"model": "shop", "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -30,7 +31,7 @@ def test_reply_equals_a_direct_one_after_removal(gateway):
 
 
 def test_bytes_pass_both_ways_when_nothing_is_added(open_gateway):
-    gateway = open_gateway(agent="tiny-base", wants_tokens=False)
+    gateway = open_gateway(agent="tiny-base", upstream=UpstreamSettings(gives_tokens=False))
     gateway.engine.raw_reply = (
         b'{ "id":"x",\n"model" : "tiny-base", "n": 1.50e+1, "big": 123456789012345678901234, "u":"\\u00e9" }'
     )
@@ -201,4 +202,4 @@ def test_client_that_leaves_stops_the_engine(gateway):
     with gateway.client(timeout=0.4) as client, pytest.raises(openai.APITimeoutError):
         client.chat.completions.create(**ASK, extra_headers={"X-Nightschool-External-Key": "left"})
     row = gateway.row("left")
-    assert (row.status, row.training_allowed, row.reply_body) == ("aborted", False, None)
+    assert (row.status, row.training_allowed, row.reply_body) == ("client_closed", False, None)

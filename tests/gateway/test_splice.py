@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightschool.gateway import splice
-from nightschool.gateway.dialects.chat_reply import EventSplitter, hide_in_event
-from nightschool.gateway.dialects.chat_request import Hidden
+from nightschool.gateway.dialects.hiding import Hidden, hide_in_event
+from nightschool.gateway.dialects.sse import EventSplitter
 from nightschool.gateway.splice import NotJsonError
 
 KEYS = st.sampled_from(["a", "b", "c", "dä", ""])

@@ -6,6 +6,7 @@ import openai
 import pytest
 
 from nightschool.types import Fidelity
+from nightschool.upstream.settings import UpstreamSettings
 
 ASK = {"model": "shop", "messages": [{"role": "user", "content": "Hi"}]}
 CALLS = (("find_order", '{"id": "A–7"}'), ("refund", '{"id": 9, "all": true}'))
@@ -40,7 +41,7 @@ def test_stream_equals_a_direct_one_after_removal(gateway):
 
 
 def test_stream_passes_byte_for_byte_when_nothing_is_added(open_gateway):
-    gateway = open_gateway(agent="tiny-base", wants_tokens=False)
+    gateway = open_gateway(agent="tiny-base", upstream=UpstreamSettings(gives_tokens=False))
     gateway.engine.events = [
         b": a comment\r\n\r",
         b'\ndata:{"id":"x","choices":[]}\n\n',
@@ -99,7 +100,7 @@ def test_events_arrive_one_by_one(gateway):
     assert arrivals[-1] - arrivals[0] > 0.45
 
 
-def test_client_that_leaves_stops_the_stream_and_is_kept_as_aborted(gateway):
+def test_client_that_leaves_stops_the_stream_and_is_kept(gateway):
     gateway.engine.words = ("one ", "two ", *["more "] * 200)
     gateway.engine.event_delay_s = 0.05
     with gateway.client() as client:
@@ -110,7 +111,7 @@ def test_client_that_leaves_stops_the_stream_and_is_kept_as_aborted(gateway):
         stream.close()
     assert gateway.engine.cut_off.wait(5)
     row = gateway.row("chatcmpl-1")
-    assert (row.status, row.fidelity, row.training_allowed) == ("aborted", "text_only", False)
+    assert (row.status, row.fidelity, row.training_allowed) == ("client_closed", "text_only", False)
     assert gateway.recorded("chatcmpl-1").choices[0].message["content"].startswith("one two ")
 
 
@@ -120,7 +121,7 @@ def test_error_inside_a_stream_passes_and_is_stored(gateway):
     with gateway.client() as client, pytest.raises(openai.APIError, match=r"Out of memory\."):
         list(client.chat.completions.create(**ASK, stream=True))
     row = gateway.row("chatcmpl-1")
-    assert (row.status, row.error, row.training_allowed) == ("error", "Out of memory.", False)
+    assert (row.status, row.error, row.training_allowed) == ("upstream_error", "Out of memory.", False)
     assert gateway.recorded("chatcmpl-1").choices[0].message["content"] == "Hel"
 
 
@@ -129,7 +130,7 @@ def test_engine_that_dies_in_a_stream_is_an_error_in_words(gateway, capfd):
     gateway.engine.events = [*events[:2], b"CUT"]
     with gateway.client() as client, pytest.raises(openai.APIError, match="went away before"):
         list(client.chat.completions.create(**ASK, stream=True))
-    assert gateway.row("chatcmpl-1").status == "error"
+    assert gateway.row("chatcmpl-1").status == "truncated"
     capfd.readouterr()  # uvicorn's report of the fake engine's death
 
 
@@ -137,7 +138,7 @@ def test_stream_without_an_end_is_no_complete_reply(gateway):
     gateway.engine.events = gateway.engine.stream_events(ASK | {"model": "tiny-base"})[:2]
     gateway.chat(ASK | {"stream": True})
     row = gateway.row("chatcmpl-1")
-    assert (row.status, row.error) == ("error", "The stream ended before its last event.")
+    assert (row.status, row.error) == ("truncated", "The stream ended before its last event.")
 
 
 def test_engine_error_before_a_stream_passes(gateway):

@@ -32,6 +32,7 @@ from nightschool.models.fetch import KNOWN, fetch_model, find_model
 from nightschool.store.database import Store
 from nightschool.store.lock import lock_state
 from nightschool.upstream.client import EngineClient
+from nightschool.upstream.settings import UpstreamSettings, read_upstream
 
 TICK_S = 0.2
 PORTS_TRIED = 100
@@ -42,7 +43,6 @@ GATEWAY_KEYS = (
     "max_body_bytes",
     "max_queue_bytes",
     "training_allowed",
-    "wants_tokens",
 )
 
 
@@ -74,7 +74,7 @@ def serve(config: Config, find_port: bool, progress: Progress, ready: Callable[[
         listening = stack.enter_context(contextlib.closing(bind(config.host, config.port, find_port)))
         settings = gateway_settings(config, access)
         store = stack.enter_context(Store.open(config.state / STORE_FILE))
-        engine = stack.enter_context(_engine(config, progress))
+        engine = stack.enter_context(_engine(config, settings.upstream, progress))
         server = _server(config, settings, store, engine, listening)
         thread = stack.enter_context(_started(server, listening))
         running = Running(
@@ -130,13 +130,17 @@ def gateway_settings(config: Config, access: Access) -> GatewaySettings:
             raise ConfigError(
                 f"[gateway] {known.name} = {value!r} is not a {type(example).__name__}.", "", "Correct it."
             )
+    table["upstream"] = read_upstream(config.section("upstream"))
     table["allowed_hosts"] = (*table.get("allowed_hosts", ()), config.host)
     return replace(settings, **table)
 
 
 @contextlib.contextmanager
-def _engine(config: Config, progress: Progress) -> Iterator[EngineProcess | External]:
-    """The engine, answering."""
+def _engine(config: Config, upstream: UpstreamSettings, progress: Progress) -> Iterator[EngineProcess | External]:
+    """The engine, answering; a provider is taken at its word."""
+    if upstream.url is not None:
+        yield External(upstream.url.rstrip("/").removesuffix("/v1"), upstream.key)
+        return
     if config.engine_url is not None:
         check_engine_url(config.engine_url)
         engine = External(config.engine_url.rstrip("/").removesuffix("/v1"), os.environ.get(KEY_VARIABLE) or None)

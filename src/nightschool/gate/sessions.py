@@ -25,7 +25,7 @@ INFRASTRUCTURE_STATUS = frozenset({401, 403, 404, 408, 409, 425, 429})
 class Turn:
     """One request to the agent and its first reply; `message` is `None` when none arrived."""
 
-    status: str  # ok | error | aborted
+    status: str  # as docs/gateway.md lists them
     http_status: int | None
     tools: tuple[Json, ...]
     message: Json | None
@@ -75,14 +75,14 @@ def judge_session(last: Turn, outcome: float | None) -> tuple[float | None, str 
     What the agent caused is scored as failure; only independent evidence of an infrastructure fault takes the
     session out, also when its outcome was reported; silence about the outcome is missing, not failure.
     """
-    if last.status == "error":
+    if last.status in ("error", "upstream_error", "truncated"):
         status = last.http_status
-        if status is None or status >= 500 or status in INFRASTRUCTURE_STATUS:
+        if status is None or status < 400 or status >= 500 or status in INFRASTRUCTURE_STATUS:
             return None, f"the engine failed ({status or 'no answer'})"
         return 0.0, f"the agent's request was refused ({status})"
     if outcome is not None:
         return outcome, None
-    if last.status == "aborted":
+    if last.status in ("aborted", "client_closed"):
         return None, "the client left before the reply ended"
     broken = broken_reply(last)
     return (0.0, broken) if broken else (None, UNREPORTED)

@@ -25,12 +25,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a request goes: the agent asked for, the policy that answers, and why it is asked."""
+    """Where a request goes: the agent asked for, the policy that answers, and why it is asked.
+
+    `model` is the upstream's own name where it is asked by that; the policy then carries it too.
+    """
 
     agent: str
     policy: str
     purpose: Purpose = Purpose.SERVE
     exam_id: str | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +57,11 @@ class Snapshot:
 class AliasTable:
     """Resolves names. When the store cannot be read, the last known table goes on serving (law 14)."""
 
-    def __init__(self, store: Store, agent: str) -> None:
+    def __init__(self, store: Store, agent: str, any_model: bool = False) -> None:
+        """`any_model`: a name that is no alias is the upstream's, and counts as `agent`'s traffic."""
         self._store = store
         self._agent = agent
+        self._any_model = any_model
         self._snapshot: Snapshot | None = None
         self._reading: asyncio.Task[None] | None = None
 
@@ -92,6 +98,8 @@ class AliasTable:
 
     def _serve(self, snapshot: Snapshot, model: str) -> Route | None:
         digest = snapshot.aliases.get(model)
+        if digest is None and self._any_model:
+            return Route(self._agent, model, model=model)
         if digest is None and model == self._agent:
             digest = BASE
         return None if digest is None else Route(model, digest)

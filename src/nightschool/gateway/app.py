@@ -16,14 +16,20 @@ from starlette.routing import BaseRoute, Route
 from nightschool.access.middleware import SameSiteOnly
 from nightschool.errors import NightschoolError
 from nightschool.gateway.aliases import AliasTable
-from nightschool.gateway.chat import ChatCompletions
+from nightschool.gateway.dialects.chat import CHAT
+from nightschool.gateway.dialects.completions import COMPLETIONS
+from nightschool.gateway.dialects.messages import MESSAGES
+from nightschool.gateway.dialects.responses import RESPONSES
 from nightschool.gateway.feedback_routes import FeedbackRoutes
 from nightschool.gateway.incoming import require_use
+from nightschool.gateway.proxy import Proxy
 from nightschool.gateway.recorder import Recorder
 from nightschool.gateway.replies import as_refusal, error_object
 from nightschool.gateway.settings import GatewaySettings
 from nightschool.store.database import Store
 from nightschool.upstream.client import EngineClient
+
+DIALECTS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 
 
 def build_app(
@@ -35,12 +41,12 @@ def build_app(
     routes find `settings.access` as `app.state.access`, and the recorder as `app.state.recorder`.
     """
     recorder = Recorder(store, settings.max_queue_bytes)
-    aliases = AliasTable(store, settings.agent)
-    chat = ChatCompletions(engine_client, aliases, recorder, settings)
+    aliases = AliasTable(store, settings.agent, settings.upstream.any_model)
+    proxy = Proxy(engine_client, aliases, recorder, settings)
     feedback = FeedbackRoutes(store, settings.access)
 
     async def health(_request: Request) -> Response:
-        reachable = await engine_client.health()
+        reachable = await engine_client.health(any_answer=settings.upstream.url is not None)
         recording = recorder.counts()
         healthy = reachable and not recording["lost"]
         return JSONResponse(
@@ -48,7 +54,7 @@ def build_app(
                 "status": "ok" if healthy else "degraded",
                 "engine": "reachable" if reachable else "unreachable",
                 "recording": recording,
-                "refused": dict(chat.refused),
+                "refused": dict(proxy.refused),
             }
         )
 
@@ -71,7 +77,7 @@ def build_app(
 
     app = Starlette(
         routes=[
-            Route("/v1/chat/completions", chat, methods=["POST"]),
+            *(Route(dialect.path, proxy.route(dialect), methods=["POST"]) for dialect in DIALECTS),
             Route("/v1/feedback", feedback.post, methods=["POST"]),
             Route("/v1/feedback", feedback.get, methods=["GET"]),
             Route("/v1/models", models),

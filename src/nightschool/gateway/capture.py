@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from nightschool.gateway.dialects.chat_parse import ParsedReply, error_text, load_json, parse_plain, parse_stream
-from nightschool.gateway.dialects.chat_request import resolve_sampler
+from nightschool.gateway.dialects.chat import CHAT
+from nightschool.gateway.dialects.dialect import Dialect, ParsedReply
+from nightschool.gateway.dialects.flags import suspicions
+from nightschool.gateway.dialects.growing import error_text
+from nightschool.gateway.dialects.sse import load_json
 from nightschool.store.records import Caller, Record, Timing
 from nightschool.types import Fidelity, Json, LogprobProvenance
 
@@ -58,8 +60,10 @@ class Stopwatch:
 class Capture:
     """One exchange while it runs: the bytes of both sides as they pass. Nothing is derived here.
 
-    `reply` holds what the engine sent, `is_stream` whether as server-sent events. `asked_for_tokens` says that
-    the engine was to give ids and log-probabilities. `failure` is what the gateway itself saw go wrong.
+    `dialect` is the client's, `reply_dialect` the one in which the engine answered. `reply` holds what it sent,
+    `is_stream` whether as server-sent events. `asked_for_tokens` says that the engine was to give ids and
+    log-probabilities. `earlier` holds messages that the request named instead of carrying them. `failure` is
+    what the gateway itself saw go wrong.
     """
 
     id: str
@@ -69,6 +73,9 @@ class Capture:
     watch: Stopwatch
     asked_for_tokens: bool
     policy: str
+    dialect: Dialect = CHAT
+    reply_dialect: Dialect = CHAT
+    earlier: tuple[Json, ...] = ()
     http_status: int | None = None
     is_stream: bool = False
     reply: list[bytes] = field(default_factory=list)
@@ -83,21 +90,12 @@ class Capture:
 def derive_record(capture: Capture) -> Record:
     """The store's record of a capture. What is not complete is kept, and never trains (law 14)."""
     raw = b"".join(capture.reply)
-    status, error = capture.status, capture.failure
-    parsed = ParsedReply()
-    if capture.http_status is not None and capture.http_status >= 400:
-        status, error = "error", error or _error_of(raw)
-    elif raw:
-        parsed = parse_stream(raw) if capture.is_stream else parse_plain(raw)
-        if parsed.told_error:  # also where the client left on reading it
-            status, error = "error", parsed.told_error
-        elif parsed.error and status == "ok":
-            status = "error"
-        error = error or parsed.error
+    asked = capture.dialect.asked(capture.fields)
+    parsed = _parse(capture, raw)
+    status, error = _outcome(capture, parsed)
     complete = status == "ok"
     exact = complete and parsed.tokens_missing is None
-    if complete and capture.asked_for_tokens:
-        error = parsed.tokens_missing
+    reason = parsed.tokens_missing if complete and capture.asked_for_tokens else None
     scored = any(choice.behavior_logprobs is not None for choice in parsed.choices)
     return Record(
         id=capture.id,
@@ -106,18 +104,22 @@ def derive_record(capture: Capture) -> Record:
         policy_version=capture.policy,
         request_body=capture.request_body,
         reply_body=raw if capture.http_status is not None else None,
-        messages=tuple(capture.fields.get("messages") or ()),
-        tools=_tools(capture.fields),
+        messages=capture.earlier + asked.messages,
+        tools=asked.tools,
         choices=parsed.choices,
         prompt_ids=parsed.prompt_ids,
         fidelity=Fidelity.EXACT if exact else Fidelity.TEXT,
         logprob_provenance=LogprobProvenance.ENGINE if scored else LogprobProvenance.NONE,
-        sampler=resolve_sampler(capture.fields),
+        sampler=asked.sampler,
+        dialect=capture.dialect.name,
         streamed=capture.fields.get("stream") is True,
         status=status,
         http_status=capture.http_status,
-        error=error,
+        error=error or reason,
         upstream_id=parsed.upstream_id,
+        context_complete=asked.context_complete,
+        flags=suspicions(asked.tools, parsed.choices),
+        usage=_usage(status, parsed),
     )
 
 
@@ -131,6 +133,7 @@ def bare_record(capture: Capture, why: str) -> Record:
         policy_version=capture.policy,
         request_body=capture.request_body,
         reply_body=raw if capture.http_status is not None else None,
+        dialect=capture.dialect.name,
         streamed=capture.fields.get("stream") is True,
         status=capture.status if capture.status != "ok" else "error",
         http_status=capture.http_status,
@@ -138,13 +141,35 @@ def bare_record(capture: Capture, why: str) -> Record:
     )
 
 
+def _parse(capture: Capture, raw: bytes) -> ParsedReply:
+    if capture.http_status is not None and capture.http_status >= 400:
+        return ParsedReply(ending="error", error=_error_of(raw))
+    if not raw:
+        return ParsedReply()
+    dialect = capture.reply_dialect
+    return dialect.parse_stream(raw) if capture.is_stream else dialect.parse_plain(raw)
+
+
+def _outcome(capture: Capture, parsed: ParsedReply) -> tuple[str, str | None]:
+    """Status and error. The engine's own word outweighs what the gateway saw: a client may leave on reading it."""
+    refused = capture.http_status is not None and capture.http_status >= 400
+    if refused or parsed.ending == "upstream_error":
+        return parsed.ending, parsed.error
+    if capture.status == "ok":
+        return parsed.ending, parsed.error
+    return capture.status, capture.failure or parsed.error
+
+
+def _usage(status: str, parsed: ParsedReply) -> Json | None:
+    """The engine's counts; of a reply that broke off before they came, what can be counted, marked as such."""
+    counted = [len(choice.completion_ids) for choice in parsed.choices if choice.completion_ids is not None]
+    if parsed.usage is not None or status == "ok" or not counted:
+        return parsed.usage
+    return {"completion_tokens": sum(counted), "estimated": True}
+
+
 def _narrowed(caller: Caller, allowed: bool) -> Caller:
     return replace(caller, training_allowed=caller.training_allowed and allowed)
-
-
-def _tools(fields: Json) -> tuple[Any, ...]:
-    tools = fields.get("tools")
-    return tuple(tools) if isinstance(tools, list) else ()
 
 
 def _error_of(raw: bytes) -> str:

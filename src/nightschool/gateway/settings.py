@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nightschool.access.tokens import Access
+from nightschool.upstream.settings import UpstreamSettings
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
     """`agent` is the name the base model serves until that agent has a release.
 
-    `base_model` is the engine's name of the base, `None` to ask the engine. `wants_tokens` is False for an
-    engine that knows no `return_token_ids`; requests then reach it as they came. `training_allowed` is the
+    `base_model` is the engine's name of the base, `None` to ask the engine. `training_allowed` is the
     installation's consent; a request can only narrow it. `allowed_hosts` adds names (without port) under
     which the gateway may be addressed.
     """
@@ -22,7 +22,7 @@ class GatewaySettings:
     agent: str
     access: Access = field(repr=False)
     base_model: str | None = None
-    wants_tokens: bool = True
+    upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
     training_allowed: bool = True
     max_body_bytes: int = 32 * 2**20
     max_adapters: int = 4

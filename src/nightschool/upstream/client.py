@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ KEEP_ALIVE_S = 2.0
 CONNECT_RETRIES = 2
 BUSY_RETRIES = 6
 RETRY_PAUSE_S = 0.1
+JSON_BODY = {"content-type": "application/json"}
 
 
 class Answer:
@@ -78,15 +79,14 @@ class EngineClient:
         await self.close()
 
     @contextlib.asynccontextmanager
-    async def chat(self, body: bytes) -> AsyncIterator[Answer]:
-        """POST `body` to /v1/chat/completions, byte for byte. Leaving the block early drops the request.
+    async def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
+        """POST JSON, byte for byte, with these headers besides our own. Leaving the block early drops the request.
 
         Edge: an HTTP error status is an answer, not an exception. A connection that could not be opened is
         tried again; once the request may have been seen, it is never sent twice.
         """
-        response = await self._send(
-            "POST", "/v1/chat/completions", data=body, headers={"content-type": "application/json"}
-        )
+        sent = {**headers, **JSON_BODY} if headers else JSON_BODY
+        response = await self._send("POST", path, data=body, headers=sent)
         try:
             yield Answer(response)
         finally:
@@ -95,6 +95,10 @@ class EngineClient:
                 response.release()
             else:
                 response.close()
+
+    def chat(self, body: bytes) -> contextlib.AbstractAsyncContextManager[Answer]:
+        """POST to /v1/chat/completions, as `post` does."""
+        return self.post("/v1/chat/completions", body)
 
     async def load_adapter(self, digest: str, path: Path) -> None:
         """Load the adapter folder at `path` under the name `digest`; already loaded is success."""
@@ -126,14 +130,14 @@ class EngineClient:
         reply = await self._demand("POST", "/tokenize", request)
         return tuple(reply["tokens"])
 
-    async def health(self, timeout_s: float = 2.0) -> bool:
-        """Whether the engine answers /health within `timeout_s`."""
+    async def health(self, timeout_s: float = 2.0, any_answer: bool = False) -> bool:
+        """Whether the engine answers /health within `timeout_s`; `any_answer` takes a refusal for one."""
         try:
             async with asyncio.timeout(timeout_s):
                 status, _ = await self._json("GET", "/health", None)
         except (UpstreamError, TimeoutError):
             return False
-        return status < 400
+        return any_answer or status < 400
 
     async def score(self, model: str, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> list[float]:
         """Log-probability (temperature 1) of each of `completion_ids` after `prompt_ids`, under `model`.
@@ -168,7 +172,7 @@ class EngineClient:
         data = None if request is None else orjson.dumps(request)
         try:
             async with asyncio.timeout(CONTROL_S):
-                response = await self._send(method, path, data=data, headers={"content-type": "application/json"})
+                response = await self._send(method, path, data=data, headers=JSON_BODY)
                 async with response:
                     raw = await response.read()
         except TimeoutError as error:

@@ -1,7 +1,7 @@
-"""POST /v1/chat/completions: forwards bytes, and parses a copy.
+"""Model calls in every dialect: forwards bytes, and parses a copy.
 
-An ASGI application of its own: a reply's path is short, and the client's leaving is seen while the engine
-still works.
+Each route is an ASGI application of its own: a reply's path is short, and the client's leaving is seen while
+the engine still works.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-import orjson
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nightschool.errors import NightschoolError
 from nightschool.gateway.aliases import AliasTable, Route
 from nightschool.gateway.capture import Capture, Stopwatch
-from nightschool.gateway.dialects.chat_reply import EventSplitter, hide_in_event, hide_in_reply
-from nightschool.gateway.dialects.chat_request import ChatRequest, Hidden, read_request
+from nightschool.gateway.dialects.dialect import ClientRequest, Dialect, Reading, read_request
+from nightschool.gateway.dialects.passage import Passage, choose_passage
+from nightschool.gateway.dialects.sse import EventSplitter
 from nightschool.gateway.incoming import read_body, read_caller, require_use, text_headers, wait_until_gone
-from nightschool.gateway.policies import Lease, PolicyPool
+from nightschool.gateway.policies import PolicyPool
 from nightschool.gateway.recorder import Recorder
-from nightschool.gateway.replies import Headers, as_refusal, error_object, refuse, send_bytes, send_json
+from nightschool.gateway.replies import Headers, as_refusal, refuse, send_bytes, send_json
 from nightschool.gateway.settings import GatewaySettings
 from nightschool.store.ids import new_id
 from nightschool.upstream.client import Answer, EngineClient
@@ -49,13 +49,40 @@ NOT_PASSED = frozenset(
 log = logging.getLogger(__name__)
 
 
+# Headers of the client's request that concern its connection to us, or us alone.
+NOT_FORWARDED = frozenset(
+    {
+        "accept-encoding",
+        "authorization",
+        "connection",
+        "content-length",
+        "cookie",
+        "expect",
+        "forwarded",
+        "host",
+        "keep-alive",
+        "origin",
+        "proxy-authorization",
+        "referer",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key"})
+OURS = ("x-nightschool-", "x-forwarded-", "sec-")
+
+
 @dataclass(slots=True)
 class Turn:
-    """One exchange on its way through: what it asked, what is recorded, and how far the reply has come."""
+    """One exchange on its way through: how it is asked, what is recorded, and how far the reply has come."""
 
-    request: ChatRequest
+    passage: Passage
     capture: Capture
     send: Send
+    path: str
+    forwarded: dict[str, str]
     started: bool = False
     finished: bool = False
 
@@ -73,8 +100,8 @@ def gateway_headers(exchange_id: str, policy: str, overhead_ms: float) -> Header
     ]
 
 
-class ChatCompletions:
-    """The route. `refused` counts, by HTTP status, the requests that never reached an engine."""
+class Proxy:
+    """The model calls of one gateway. `refused` counts, by HTTP status, the requests that never reached an engine."""
 
     def __init__(self, engine: EngineClient, aliases: AliasTable, recorder: Recorder, settings: GatewaySettings):
         self.engine = engine
@@ -84,7 +111,11 @@ class ChatCompletions:
         self.policies = PolicyPool(engine, settings.state / "adapters", settings.max_adapters, settings.base_model)
         self.refused: Counter[str] = Counter()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def route(self, dialect: Dialect) -> ASGIApp:
+        """The application that answers calls in one dialect."""
+        return DialectRoute(self, dialect)
+
+    async def call(self, dialect: Dialect, scope: Scope, receive: Receive, send: Send) -> None:
         exchange_id = new_id()
         watch = Stopwatch()
         try:
@@ -93,22 +124,50 @@ class ChatCompletions:
             if raw is None:  # the client left before it had asked
                 return
             watch = Stopwatch()
-            request = read_request(raw, self.settings.wants_tokens)
+            request = read_request(raw, dialect)
             headers = text_headers(scope)
             route = await self.aliases.resolve(request.model, role, headers.get("x-nightschool-exam"))
             caller = read_caller(headers, request.fields, route, self.settings.training_allowed)
+            passage = choose_passage(dialect, request, self.settings.upstream)
         except NightschoolError as error:
             refusal = as_refusal(error)
             self.refused[str(refusal.status)] += 1
             log.warning("Request %s refused (%d %s).", exchange_id, refusal.status, refusal.code)
             overhead_ms = watch.mark_first_byte()
             await send_json(
-                send, refusal.status, error_object(refusal), gateway_headers(exchange_id, "none", overhead_ms)
+                send, refusal.status, dialect.refusal(refusal), gateway_headers(exchange_id, "none", overhead_ms)
             )
             return
-        asked = self.settings.wants_tokens or bool(request.fields.get("return_token_ids"))
+        asked = self._asks_for_tokens(request, passage)
         capture = Capture(exchange_id, caller, raw, request.fields, watch, asked, route.policy)
-        await self._serve(Turn(request, capture, send), route, receive)
+        capture.dialect, capture.reply_dialect = dialect, passage.dialect
+        turn = Turn(passage, capture, send, self._path(scope, passage, dialect), self._forwarded(scope))
+        await self._serve(turn, route, receive)
+
+    def _asks_for_tokens(self, request: ClientRequest, passage: Passage) -> bool:
+        """Whether the engine is asked for ids and log-probabilities, by us or by the client."""
+        ours = self.settings.upstream.gives_tokens and bool(passage.dialect.token_fields)
+        return ours or bool(request.fields.get("return_token_ids"))
+
+    def _path(self, scope: Scope, passage: Passage, dialect: Dialect) -> str:
+        """Where the engine is asked. A query goes along where the whole request does."""
+        query = scope.get("query_string", b"")
+        if passage.dialect is not dialect or not query or not self.settings.upstream.passes_headers:
+            return passage.dialect.path
+        return f"{passage.dialect.path}?{query.decode('latin-1')}"
+
+    def _forwarded(self, scope: Scope) -> dict[str, str]:
+        """The client's headers for a configured upstream, its key only where we have none for it."""
+        upstream = self.settings.upstream
+        if not upstream.passes_headers:
+            return {}
+        kept: dict[str, str] = {}
+        for raw, value in scope["headers"]:
+            name = raw.decode("latin-1")
+            is_key = name in KEY_HEADERS
+            if (is_key and upstream.passes_key) or not (is_key or name in NOT_FORWARDED or name.startswith(OURS)):
+                kept[name] = value.decode("latin-1")
+        return kept
 
     async def _serve(self, turn: Turn, route: Route, receive: Receive) -> None:
         """Answer, unless the client leaves first; then the engine is told at once. Both are recorded."""
@@ -121,7 +180,7 @@ class ChatCompletions:
                 work.cancel()
             await asyncio.wait((work,))
             if work.cancelled():
-                capture.status, capture.failure = "aborted", "The client left before the reply was complete."
+                capture.status, capture.failure = "client_closed", "The client left before the reply was complete."
             else:
                 work.result()
         except asyncio.CancelledError:  # the server stops
@@ -137,14 +196,14 @@ class ChatCompletions:
         try:
             async with AsyncExitStack() as stack:
                 with capture.watch.waiting():
-                    lease, answer = await self._ask(stack, turn.request, route.policy)
+                    model, answer = await self._ask(stack, turn, route)
                 capture.http_status = answer.status
                 capture.is_stream = answer.content_type == "text/event-stream"
-                hidden = turn.request.hidden(lease.model) if answer.status < 400 else Hidden()
+                reading = turn.passage.reading(model, answer.status)
                 if capture.is_stream:
-                    await self._copy_stream(turn, answer, hidden)
+                    await self._copy_stream(turn, answer, reading)
                 else:
-                    await self._copy_plain(turn, answer, hidden)
+                    await self._copy_plain(turn, answer, reading)
         except NightschoolError as error:
             await self._fail(turn, error)
         except Exception as error:  # boundary: a fault of ours must not leave the client without an answer
@@ -152,25 +211,31 @@ class ChatCompletions:
             fault = "The gateway failed.", f"{type(error).__name__} inside it.", "See its log under the exchange's id."
             await self._fail(turn, refuse(500, "gateway_fault", *fault))
 
-    async def _ask(self, stack: AsyncExitStack, request: ChatRequest, policy: str) -> tuple[Lease, Answer]:
-        """The engine's answer. An engine that does not know the policy (it restarted) gets it loaded once more."""
-        lease = await stack.enter_async_context(self.policies.hold(policy))
-        answer = await stack.enter_async_context(self.engine.chat(request.for_engine(lease.model)))
+    async def _ask(self, stack: AsyncExitStack, turn: Turn, route: Route) -> tuple[str, Answer]:
+        """The engine's name of the policy, loaded again where it does not know it (it restarted), and its answer."""
+        if route.model is not None:
+            return route.model, await self._post(stack, turn, route.model)
+        lease = await stack.enter_async_context(self.policies.hold(route.policy))
+        answer = await self._post(stack, turn, lease.model)
         if answer.status == 404:
             lease = await self.policies.renew(lease)
-            answer = await stack.enter_async_context(self.engine.chat(request.for_engine(lease.model)))
-        return lease, answer
+            answer = await self._post(stack, turn, lease.model)
+        return lease.model, answer
 
-    async def _copy_plain(self, turn: Turn, answer: Answer, hidden: Hidden) -> None:
+    async def _post(self, stack: AsyncExitStack, turn: Turn, model: str) -> Answer:
+        posted = self.engine.post(turn.path, turn.passage.body(model), turn.forwarded)
+        return await stack.enter_async_context(posted)
+
+    async def _copy_plain(self, turn: Turn, answer: Answer, reading: Reading) -> None:
         with turn.capture.watch.waiting():
             raw = await answer.read()
         turn.capture.reply.append(raw)
-        body = hide_in_reply(raw, hidden)
+        body = reading.plain(raw)
         headers = _passed(answer) + turn.headers()
         turn.started = turn.finished = True
         await send_bytes(turn.send, answer.status, body, headers)
 
-    async def _copy_stream(self, turn: Turn, answer: Answer, hidden: Hidden) -> None:
+    async def _copy_stream(self, turn: Turn, answer: Answer, reading: Reading) -> None:
         """Event by event, as they come; what waits here is never more than one unfinished event."""
         splitter = EventSplitter()
         while True:
@@ -178,7 +243,9 @@ class ChatCompletions:
                 chunk = await answer.some()
             turn.capture.reply.append(chunk)
             events = splitter.feed(chunk) if chunk else [splitter.rest]
-            body = b"".join(hide_in_event(event, hidden) for event in events)
+            body = b"".join(map(reading.event, events))
+            if not chunk:
+                body += reading.end()
             if not turn.started and (body or not chunk):
                 await self._start(turn, answer.status, _passed(answer))
             turn.finished = not chunk
@@ -192,21 +259,31 @@ class ChatCompletions:
         await turn.send({"type": "http.response.start", "status": status, "headers": headers + turn.headers()})
 
     async def _fail(self, turn: Turn, error: NightschoolError) -> None:
-        """Tell the client: as a reply, or inside a stream that has begun. The exchange is an error."""
+        """Tell the client: as a reply, or inside a stream that has begun. What had come of the answer stays."""
         refusal = as_refusal(error)
         capture = turn.capture
-        capture.status, capture.failure = "error", str(error)
-        capture.http_status = capture.http_status if turn.started else None
+        capture.status = "truncated" if capture.reply else "error"
+        capture.failure = str(error)
+        capture.http_status = capture.http_status if turn.started or capture.reply else None
         if turn.finished:
             return
-        value = error_object(refusal)
         if turn.started:
-            event = b"data: " + orjson.dumps(value) + b"\n\n"
             turn.finished = True
-            await turn.send({"type": "http.response.body", "body": event})
+            await turn.send({"type": "http.response.body", "body": capture.dialect.refusal_event(refusal)})
         else:
             turn.started = turn.finished = True
-            await send_json(turn.send, refusal.status, value, turn.headers())
+            await send_json(turn.send, refusal.status, capture.dialect.refusal(refusal), turn.headers())
+
+
+class DialectRoute:
+    """A proxy's route in one dialect; a class, since Starlette wraps plain functions."""
+
+    def __init__(self, proxy: Proxy, dialect: Dialect) -> None:
+        self.proxy = proxy
+        self.dialect = dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.proxy.call(self.dialect, scope, receive, send)
 
 
 def _passed(answer: Answer) -> Headers:

@@ -1,56 +1,41 @@
-"""Chat completions replies: hide what the gateway asked for on its own account, plain and streamed."""
+"""Hide in a reply what the gateway asked for on its own account, plain and streamed."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from nightschool.gateway import splice
-from nightschool.gateway.dialects.chat_request import Hidden
+from nightschool.gateway.dialects.sse import LINE_END, event_data
 from nightschool.gateway.splice import Edit, Member, NotJsonError
 from nightschool.types import Json
 
 TOP_IDS = frozenset({"prompt_token_ids"})
 CHOICE_IDS = frozenset({"token_ids", "prompt_token_ids"})
-
-# Two line ends in a row close an event. The groups are atomic: a lone CRLF is one line end, not two.
-_EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
-_LINE_END = re.compile(r"\r\n|\n|\r")
+INNER = ("response", "message")  # where events of other dialects hold the reply, and with it the model's name
 
 # Numbers that do not survive parsing and writing: more digits than a 64-bit integer or a double holds.
 _EXACT = re.compile(rb"[0-9]{18}")
 
 
-class EventSplitter:
-    """Cuts a stream of bytes into server-sent events, each with the bytes that close it."""
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """What the gateway changed in a request, and so must hide in the reply.
 
-    def __init__(self) -> None:
-        self._rest = b""
+    `model` is the client's own name where the engine was asked for another; `logprobs` and `ids` are True
+    when the client did not ask for them and the gateway did.
+    """
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The events that `data` completes; joined with `rest` they are all bytes ever fed."""
-        self._rest += data
-        events: list[bytes] = []
-        start = 0
-        for end in _EVENT_END.finditer(self._rest):
-            events.append(self._rest[start : end.end()])
-            start = end.end()
-        self._rest = self._rest[start:]
-        return events
+    model: str | None = None
+    logprobs: bool = False
+    ids: bool = False
 
-    @property
-    def rest(self) -> bytes:
-        """What came after the last complete event."""
-        return self._rest
-
-
-def event_data(event: str) -> str | None:
-    """The `data` of an event (its lines joined), or `None` for comments and other events."""
-    lines = [line[5:].removeprefix(" ") for line in _LINE_END.split(event) if line.startswith("data:")]
-    return "\n".join(lines) if lines else None
+    def __bool__(self) -> bool:
+        return self.model is not None or self.logprobs or self.ids
 
 
 def hide_in_reply(raw: bytes, hidden: Hidden) -> bytes:
@@ -84,6 +69,11 @@ def _strip(event: Json, hidden: Hidden) -> bool:
     if hidden.model is not None and isinstance(event.get("model"), str):
         event["model"] = hidden.model
         changed = True
+    for key in INNER:
+        inner = event.get(key)
+        if hidden.model is not None and isinstance(inner, dict) and isinstance(inner.get("model"), str):
+            inner["model"] = hidden.model
+            changed = True
     if hidden.ids:
         for key in TOP_IDS & event.keys():
             del event[key]
@@ -116,7 +106,7 @@ def _splice_event(raw: bytes, hidden: Hidden) -> bytes:
     edited = splice.apply(data, edits)
     if data in event:  # on one line: the other bytes of the event stay
         return event.replace(data, edited, 1).encode()
-    others = [line for line in _LINE_END.split(event) if line and not line.startswith("data:")]
+    others = [line for line in LINE_END.split(event) if line and not line.startswith("data:")]
     lines = [*others, *(f"data: {line}" for line in edited.split("\n"))]
     return ("\n".join(lines) + "\n\n").encode()
 
@@ -126,6 +116,13 @@ def _edits(text: str, members: list[Member], hidden: Hidden) -> list[Edit]:
     for member in members:
         if member.key == "model" and hidden.model is not None and isinstance(member.value, str):
             edits.append(Edit(member.value_start, member.end, json.dumps(hidden.model, ensure_ascii=False)))
+        elif member.key in INNER and hidden.model is not None and isinstance(member.value, dict):
+            inner, _ = splice.members_at(text, member.value_start)
+            edits += [
+                Edit(part.value_start, part.end, json.dumps(hidden.model, ensure_ascii=False))
+                for part in inner
+                if part.key == "model" and isinstance(part.value, str)
+            ]
         elif member.key == "choices" and isinstance(member.value, list):
             edits += _choice_edits(text, member, hidden)
     if hidden.ids:
