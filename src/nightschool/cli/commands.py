@@ -15,6 +15,7 @@ class Command:
     """One command. Its file is `nightschool.cli.<name>`, which holds a typer `app`.
 
     `subcommands` are those of a group; what else follows the group's name is an argument of `default`.
+    `module` names the file where the command's name cannot.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Command:
     example: str
     subcommands: tuple[str, ...] = ()
     default: str = ""
+    module: str = ""
 
 
 COMMANDS = (
@@ -38,6 +40,7 @@ COMMANDS = (
     ),
     Command("status", "look", "Is it working, is it getting better.", "nightschool status --agent support-shop"),
     Command("explain", "look", "What became of one exchange, and why.", "nightschool explain chatcmpl-7f3a"),
+    Command("import", "teach", "Take in logs of other tools.", "nightschool import traces.jsonl", module="imports"),
     Command("train", "teach", "Train a candidate.", "nightschool train --objective sft --data handbook.jsonl"),
     Command(
         "gate",

@@ -87,7 +87,7 @@ def _invoke(command: Command, arguments: list[str], common: Common) -> Answer | 
     asks_help = "--help" in arguments
     if command.default and not asks_help and (not arguments or arguments[0] not in command.subcommands):
         arguments = [command.default, *arguments]
-    app = import_module(f"nightschool.cli.{command.name}").app
+    app = import_module(f"nightschool.cli.{command.module or command.name}").app
     call = None
     if not asks_help:
         config = load_config(common.config)

@@ -402,3 +402,19 @@ imports = Table(
     Column("at", Float, nullable=False),
     PrimaryKeyConstraint("tenant", "id"),
 )
+
+# What was taken of such a file, one row a conversation: the log's own bytes, and the last message of it.
+import_items = Table(
+    "import_items",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("key", String, nullable=False),
+    Column("import_id", String, nullable=False),
+    Column("place", String, nullable=False),
+    Column("session_id", String),
+    Column("raw", LargeBinary, nullable=False),  # zlib
+    Column("leaf", String),
+    PrimaryKeyConstraint("tenant", "digest"),
+    Index("import_items_session", "tenant", "session_id"),
+)

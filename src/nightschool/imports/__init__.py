@@ -1,0 +1,1 @@
+"""Logs of other tools into exchanges and feedback, and exports back."""

@@ -1,0 +1,8 @@
+"""The formats that are read, in the order in which a record is tried against them."""
+
+from __future__ import annotations
+
+from nightschool.imports import messages, runs, who_and_when
+from nightschool.imports.values import Format
+
+FORMATS: tuple[Format, ...] = (*runs.FORMATS, who_and_when.FORMAT, messages.FORMAT)
