@@ -8,12 +8,13 @@ from typing import Any
 
 import orjson
 
-from nightschool.gateway.dialects.chat_parse import ParsedReply, parse_plain
-from nightschool.gateway.dialects.chat_request import resolve_sampler
+from nightschool.gateway.dialects.chat_parse import parse_plain
+from nightschool.gateway.dialects.dialect import ParsedReply
+from nightschool.gateway.dialects.sampler import resolve_sampler
 from nightschool.imports.lists import blank_record, checked_messages, turns_of
 from nightschool.imports.reading import Raw
 from nightschool.imports.values import Conversation, Format, Link, Refused, Turn, digest
-from nightschool.store.records import Caller, Record, Timing
+from nightschool.store.records import Caller, Record
 from nightschool.types import Fidelity, Json, LogprobProvenance
 
 NAME = "messages"
@@ -67,13 +68,7 @@ def _exchange(raw: Raw) -> Conversation:
         link = Link(message, link)
     caller = Caller(agent=_text(raw.value.get("agent")) or "", session=name, body_user=_text(request.get("user")))
     record = _replied(blank_record(f"import.{NAME}", caller, _text(request.get("model"))), parsed)
-    usage = response.get("usage")
-    record = replace(
-        record,
-        tools=_tools(request),
-        sampler=resolve_sampler(request),
-        usage=usage if isinstance(usage, dict) else None,
-    )
+    record = replace(record, tools=_tools(request), sampler=resolve_sampler(request))
     created = response.get("created")
     at = float(created) if isinstance(created, int | float) and not isinstance(created, bool) and created > 0 else None
     return Conversation(
@@ -87,7 +82,7 @@ def _exchange(raw: Raw) -> Conversation:
 
 
 def _replied(blank: Record, parsed: ParsedReply) -> Record:
-    exact = parsed.error is None and parsed.tokens_missing is None
+    exact = parsed.ending == "ok" and parsed.tokens_missing is None
     scored = any(choice.behavior_logprobs is not None for choice in parsed.choices)
     return replace(
         blank,
@@ -97,7 +92,9 @@ def _replied(blank: Record, parsed: ParsedReply) -> Record:
         fidelity=Fidelity.EXACT if exact else Fidelity.TEXT,
         fidelity_reason=None if exact else parsed.tokens_missing,
         logprob_provenance=LogprobProvenance.ENGINE if scored else LogprobProvenance.NONE,
-        timing=Timing(0.0),
+        status=parsed.ending,
+        error=parsed.error,
+        usage=parsed.usage,
     )
 
 
