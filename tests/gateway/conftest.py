@@ -5,13 +5,14 @@ import http.client
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from fake_engine import FakeEngine, serve
+from fake_provider import FakeProvider
 
 from nightschool.access.tokens import Access
 from nightschool.gateway.app import build_app
@@ -23,6 +24,7 @@ from nightschool.store.exchanges import find_exchange, load_exchange
 from nightschool.store.schema import exchanges
 from nightschool.types import Exchange
 from nightschool.upstream.client import EngineClient
+from nightschool.upstream.settings import UpstreamSettings
 
 ADMIN = "admin-secret"
 CONTENT_JSON = {"content-type": "application/json"}
@@ -30,7 +32,7 @@ CONTENT_JSON = {"content-type": "application/json"}
 
 @dataclass
 class Gateway:
-    """A running gateway, its store and the engine behind it."""
+    """A running gateway, its store and the engine or provider behind it."""
 
     url: str
     engine: FakeEngine
@@ -38,6 +40,8 @@ class Gateway:
     state: Path
     app: Any
     admin: str = ADMIN
+    provider: FakeProvider = field(default_factory=FakeProvider)
+    provider_url: str = ""
 
     def client(self, key: str = "any", **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
@@ -71,6 +75,9 @@ class Gateway:
         exchange_id = self.recorded(key).id
         with self.store.read() as conn:
             return conn.execute(exchanges.select().where(exchanges.c.id == exchange_id)).one()
+
+    def ask(self, path: str, body: dict, headers: dict[str, str] | None = None):
+        return self.send("POST", path, json.dumps(body).encode(), headers)
 
     def install(self, seed: int) -> str:
         """A servable adapter, other for each seed; its digest."""
@@ -113,3 +120,15 @@ def open_gateway(tmp_path, engine) -> Iterator[Callable[..., Gateway]]:
 @pytest.fixture
 def gateway(open_gateway) -> Gateway:
     return open_gateway()
+
+
+@pytest.fixture
+def provider_gateway(open_gateway) -> Iterator[Gateway]:
+    """A gateway in front of a provider that speaks every dialect, with the callers' own keys."""
+    provider = FakeProvider()
+    with serve(provider.app()) as url:
+        speaks = ("chat", "completions", "responses", "messages")
+        upstream = UpstreamSettings(url, speaks, gives_tokens=False, any_model=True)
+        gateway = open_gateway(engine_url=url, upstream=upstream)
+        gateway.provider, gateway.provider_url = provider, url
+        yield gateway

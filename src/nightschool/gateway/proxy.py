@@ -83,6 +83,7 @@ class Turn:
     send: Send
     path: str
     forwarded: dict[str, str]
+    reading: Reading | None = None
     started: bool = False
     finished: bool = False
 
@@ -199,7 +200,7 @@ class Proxy:
                     model, answer = await self._ask(stack, turn, route)
                 capture.http_status = answer.status
                 capture.is_stream = answer.content_type == "text/event-stream"
-                reading = turn.passage.reading(model, answer.status)
+                reading = turn.reading = turn.passage.reading(model, answer.status)
                 if capture.is_stream:
                     await self._copy_stream(turn, answer, reading)
                 else:
@@ -267,9 +268,9 @@ class Proxy:
         capture.http_status = capture.http_status if turn.started or capture.reply else None
         if turn.finished:
             return
-        if turn.started:
+        if turn.started and turn.reading is not None:
             turn.finished = True
-            await turn.send({"type": "http.response.body", "body": capture.dialect.refusal_event(refusal)})
+            await turn.send({"type": "http.response.body", "body": turn.reading.failure(refusal)})
         else:
             turn.started = turn.finished = True
             await send_json(turn.send, refusal.status, capture.dialect.refusal(refusal), turn.headers())

@@ -81,6 +81,10 @@ class Reading(Protocol):
         """What follows the last event."""
         ...
 
+    def failure(self, error: RequestRefused) -> bytes:
+        """The event that ends a stream which the engine left unfinished."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Translation:

@@ -10,6 +10,7 @@ from nightschool.gateway.dialects.messages_form import arguments_object
 from nightschool.gateway.dialects.sse import load_json, read_event, write_event, write_json
 from nightschool.gateway.dialects.translating import error_of, first_choice, reasoning_of
 from nightschool.gateway.dialects.usage import count_usage
+from nightschool.gateway.replies import RequestRefused
 from nightschool.types import Json
 
 STOP_REASONS = {
@@ -102,6 +103,10 @@ class MessagesReading:
 
     def end(self) -> bytes:
         return self._finish() if self._reason and not self._over else b""
+
+    def failure(self, error: RequestRefused) -> bytes:
+        self._over = True
+        return _named(error_value(error.status, str(error)))
 
     def _head(self, upstream_id: Any, usage: Json) -> Json:
         head = {"id": upstream_id, "type": "message", "role": "assistant", "model": self._model, "content": []}

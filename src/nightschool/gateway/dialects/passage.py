@@ -8,7 +8,7 @@ from nightschool.gateway.dialects.chat import CHAT
 from nightschool.gateway.dialects.dialect import ClientRequest, Dialect, Reading, Translation
 from nightschool.gateway.dialects.hiding import Hidden, hide_in_event, hide_in_reply
 from nightschool.gateway.dialects.sse import write_json
-from nightschool.gateway.replies import refuse
+from nightschool.gateway.replies import RequestRefused, refuse
 from nightschool.types import Json
 from nightschool.upstream.settings import UpstreamSettings
 
@@ -62,15 +62,16 @@ class Direct:
 
     def reading(self, model: str, status: int) -> Reading:
         if status >= 400:
-            return HidingReading(Hidden())
+            return HidingReading(self.dialect, Hidden())
         name = self._request.model if model != self._request.model else None
-        return HidingReading(Hidden(name, "logprobs" in self._added, "return_token_ids" in self._added))
+        return HidingReading(self.dialect, Hidden(name, "logprobs" in self._added, "return_token_ids" in self._added))
 
 
 class HidingReading:
     """The engine's own reply without what the client did not ask for."""
 
-    def __init__(self, hidden: Hidden) -> None:
+    def __init__(self, dialect: Dialect, hidden: Hidden) -> None:
+        self._dialect = dialect
         self._hidden = hidden
 
     def plain(self, raw: bytes) -> bytes:
@@ -81,6 +82,9 @@ class HidingReading:
 
     def end(self) -> bytes:
         return b""
+
+    def failure(self, error: RequestRefused) -> bytes:
+        return self._dialect.refusal_event(error)
 
 
 class Translated:
@@ -120,4 +124,7 @@ class RefusalReading:
         return raw
 
     def end(self) -> bytes:
+        return b""
+
+    def failure(self, error: RequestRefused) -> bytes:
         return b""

@@ -51,7 +51,7 @@ def to_chat(fields: Json, earlier: tuple[Json, ...]) -> Json:
 
 def refusal_event(error: RequestRefused) -> bytes:
     told = {"code": error.code, "message": str(error), "param": None}
-    return write_event({"type": "error", "sequence_number": 0, **told, "error": told | error.as_dict()}, "error")
+    return write_event({"type": "error", **told, "error": told | error.as_dict()}, "error")
 
 
 def _tool_choice(fields: Json) -> Any:

@@ -11,6 +11,7 @@ from nightschool.gateway.dialects.growing import error_text
 from nightschool.gateway.dialects.sse import load_json, read_event, write_event, write_json
 from nightschool.gateway.dialects.translating import error_of, first_choice, reasoning_of
 from nightschool.gateway.dialects.usage import count_usage
+from nightschool.gateway.replies import RequestRefused
 from nightschool.types import Json
 
 # What a response repeats of its request, and what stands there when the request was silent.
@@ -114,6 +115,9 @@ class ResponsesReading:
     def end(self) -> bytes:
         return self._finish() if self._reason and not self._over else b""
 
+    def failure(self, error: RequestRefused) -> bytes:
+        return self._fail(str(error))
+
     def _start(self, piece: Json) -> bytes:
         self._id, self._created = piece.get("id"), piece.get("created") or self._created
         response = self._response("in_progress")
@@ -210,7 +214,7 @@ class ResponsesReading:
         where = {"output_index": text.index, "item_id": self._text_item(text)["id"], "content_index": 0}
         return self._send(f"response.content_part.{what}", **where, part=self._part(text))
 
-    def _text_event(self, what: str, text: _Text, **said: str) -> bytes:
+    def _text_event(self, what: str, text: _Text, /, **said: str) -> bytes:
         where = {"output_index": text.index, "item_id": self._text_item(text)["id"], "content_index": 0}
         logprobs: Json = {"logprobs": []} if text.kind == "text" else {}
         return self._send(f"{TEXTS[text.kind][3]}.{what}", **where, **said, **logprobs)
