@@ -31,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from nightschool.access.tokens import Access
+from nightschool.access.identity import Access
 from nightschool.gateway.app import build_app
 from nightschool.gateway.server import make_server
 from nightschool.gateway.settings import GatewaySettings

@@ -14,7 +14,7 @@ from nightschool.errors import ConfigError
 
 DEFAULT_FILE = Path("nightschool.toml")
 SECTIONS = ("gateway", "upstream", "training", "gate")
-PLAIN_KEYS = ("state", "host", "port", "engine_url", "model", "agent")
+PLAIN_KEYS = ("state", "host", "port", "engine_url", "model", "agent", "tenant")
 HIGHEST_PORT = 65535
 
 
@@ -23,7 +23,7 @@ class Config:
     """What one installation is told. `tables` holds the sections as they were written.
 
     `engine_url` is an engine that somebody else runs, `None` for the embedded one. `agent` is the name that
-    serves the bare model until it has a release.
+    serves the bare model until it has a release. `tenant` is whose rows commands and tokens mean.
     """
 
     state: Path = Path(".nightschool")
@@ -32,6 +32,7 @@ class Config:
     engine_url: str | None = None
     model: str = "smollm2-135m"
     agent: str = "assistant"
+    tenant: str = "default"
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def section(self, name: str) -> dict[str, Any]:
@@ -40,7 +41,7 @@ class Config:
 
 
 def load_config(path: Path | None = None, environment: Mapping[str, str] | None = None) -> Config:
-    """Read `path`, or `nightschool.toml` where it lies; then apply NIGHTSCHOOL_STATE, HOST, PORT and MODEL.
+    """Read `path`, or `nightschool.toml` where it lies; then apply NIGHTSCHOOL_STATE, HOST, PORT, MODEL and TENANT.
 
     Raises:
         ConfigError: the file is absent although it was named, is no TOML, or holds an unknown or impossible value.
@@ -73,7 +74,7 @@ def _read(path: Path | None) -> dict[str, Any]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for key in ("state", "host", "port", "model"):
+    for key in ("state", "host", "port", "model", "tenant"):
         text = environment.get(f"NIGHTSCHOOL_{key.upper()}")
         if text:
             found[key] = text

@@ -10,7 +10,7 @@ from dashboard.conftest import FACTS, State
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from nightschool.access.tokens import Access
+from nightschool.access.identity import Access
 from nightschool.dashboard.app import CSP, build_dashboard
 from nightschool.store.database import Store
 
@@ -309,6 +309,9 @@ def test_a_broken_store_is_said_so_and_the_log_knows_why(tmp_path, caplog) -> No
     assert "no such table" not in reply.text
 
 
+HERE = "http://127.0.0.1:8700"
+
+
 def basic(password: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(f"me:{password}".encode()).decode()}
 
@@ -316,7 +319,7 @@ def basic(password: str) -> dict[str, str]:
 def test_beyond_this_machine_only_the_admin_token_opens_the_pages(twelve) -> None:
     app = Starlette(routes=build_dashboard(twelve.store, dict))
     app.state.access = Access("the-admin", "the-agents")
-    client = TestClient(app, client=("127.0.0.1", 5000))
+    client = TestClient(app, HERE, client=("127.0.0.1", 5000))
     for path in ("/", "/sessions", "/sessions.json", "/runs/nope", "/nights"):
         closed = client.get(path)
         assert closed.status_code == 401
@@ -331,8 +334,9 @@ def test_beyond_this_machine_only_the_admin_token_opens_the_pages(twelve) -> Non
 def test_on_this_machine_without_a_data_token_the_pages_are_open(twelve) -> None:
     app = Starlette(routes=build_dashboard(twelve.store, dict))
     app.state.access = Access("the-admin")
-    assert TestClient(app, client=("127.0.0.1", 5000)).get("/").status_code == 200
-    assert TestClient(app, client=("192.0.2.7", 5000)).get("/").status_code == 401
+    assert TestClient(app, HERE, client=("127.0.0.1", 5000)).get("/").status_code == 200
+    assert TestClient(app, HERE, client=("192.0.2.7", 5000)).get("/").status_code == 401
+    assert TestClient(app, "http://night.example", client=("127.0.0.1", 5000)).get("/").status_code == 401
 
 
 def test_nothing_can_be_changed_here(nights) -> None:

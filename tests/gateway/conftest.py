@@ -14,7 +14,7 @@ import pytest
 from fake_engine import FakeEngine, serve
 from fake_provider import FakeProvider
 
-from nightschool.access.tokens import Access
+from nightschool.access.identity import Access
 from nightschool.gateway.app import build_app
 from nightschool.gateway.settings import GatewaySettings
 from nightschool.releases.adapters import install_adapter

@@ -74,7 +74,7 @@ class Call:
                 "Start with `nightschool up`, or name another folder with --state.",
             )
         try:
-            with Store.open(path) as store:
+            with Store.open(path, self.config.tenant) as store:
                 yield store
         except SQLAlchemyError as error:
             cause = str(getattr(error, "orig", None) or error).splitlines()[0]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from nightschool.access.keys import KeyRing
 from nightschool.access.tokens import API_KEY_VARIABLE, refuse_public_bind
 from nightschool.cli.answer import STORE_FILE, Call
 from nightschool.cli.loopback import health
@@ -134,7 +135,7 @@ def _adapters(call: Call) -> Check:
     path = call.config.state / STORE_FILE
     if not path.exists():
         return Check("adapters", GOOD, "none serves yet")
-    with Store.open(path) as store, store.read() as conn:
+    with Store.open(path, call.config.tenant) as store, store.read() as conn:
         query = aliases.select().where(aliases.c.tenant == store.tenant)
         serving = {row.agent: row.digest for row in conn.execute(query) if row.digest != BASE}
     for agent, digest in serving.items():
@@ -161,10 +162,18 @@ def _model(config: Config) -> Check:
 
 def _bind(config: Config) -> Check:
     try:
-        refuse_public_bind(config.host, os.environ.get(API_KEY_VARIABLE) or None)
+        refuse_public_bind(config.host, bool(os.environ.get(API_KEY_VARIABLE)) or _have_keys(config))
     except NightschoolError as error:
         return Check("bind", BAD, f"{error.what} {error.why}", error.next_step)
     return Check("bind", GOOD, f"{config.host}:{config.port}")
+
+
+def _have_keys(config: Config) -> bool:
+    path = config.state / STORE_FILE
+    if not path.exists():
+        return False
+    with Store.open(path) as store:
+        return KeyRing(store, b"").had_data_key
 
 
 def _gateway(running: Running | None) -> Check:

@@ -53,6 +53,14 @@ COMMANDS = (
     Command("start", "decide", "Give an agent its first release.", "nightschool start 80c2ab --agent support-shop"),
     Command("promote", "decide", "Let a candidate serve that passed.", "nightschool promote 80c2ab"),
     Command("rollback", "decide", "Go back to the release before.", "nightschool rollback --reason complaints"),
+    Command(
+        "keys",
+        "care",
+        "Make, list and revoke keys.",
+        "nightschool keys add support-bot --rate 600",
+        ("add", "list", "revoke"),
+        "list",
+    ),
     Command("doctor", "care", "What is broken, and what mends it.", "nightschool doctor"),
 )
 
@@ -87,6 +95,7 @@ def help_text() -> str:
         "  --json           one JSON document on stdout, also for refusals and errors",
         "  --state FOLDER   where everything is kept (default ./.nightschool, or NIGHTSCHOOL_STATE)",
         "  --config FILE    settings (default ./nightschool.toml where it lies)",
+        "  --tenant NAME    whose rows are meant (default `default`, or NIGHTSCHOOL_TENANT)",
         "",
         f"Exit codes: {CODES}",
         f"Version {__version__}",

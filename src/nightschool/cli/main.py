@@ -30,6 +30,7 @@ class Common:
     as_json: bool
     state: Path | None
     config: Path | None
+    tenant: str | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,6 +93,7 @@ def _invoke(command: Command, arguments: list[str], common: Common) -> Answer | 
     if not asks_help:
         config = load_config(common.config)
         config = replace(config, state=common.state.expanduser()) if common.state else config
+        config = replace(config, tenant=common.tenant) if common.tenant else config
         call = Call(config, common.as_json, Progress())
     try:
         result = app(args=arguments, prog_name=f"nightschool {command.name}", obj=call, standalone_mode=False)
@@ -110,8 +112,9 @@ def _common(given: list[str]) -> tuple[Common, list[str]]:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--state", type=Path)
     parser.add_argument("--config", type=Path)
+    parser.add_argument("--tenant")
     found, rest = parser.parse_known_args(given)
-    return Common(found.json, found.state, found.config), rest
+    return Common(found.json, found.state, found.config, found.tenant), rest
 
 
 class _Parser(argparse.ArgumentParser):

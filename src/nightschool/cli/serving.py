@@ -15,7 +15,9 @@ from typing import Any
 
 import uvicorn
 
-from nightschool.access.tokens import API_KEY_VARIABLE, Access, admin_token, refuse_public_bind
+from nightschool.access.identity import Access
+from nightschool.access.keys import KeyRing, key_secret
+from nightschool.access.tokens import API_KEY_VARIABLE, admin_token, refuse_public_bind
 from nightschool.cli.answer import STORE_FILE
 from nightschool.cli.engine_process import EngineProcess
 from nightschool.cli.loopback import health
@@ -69,11 +71,13 @@ def serve(config: Config, find_port: bool, progress: Progress, ready: Callable[[
         signal.signal(asked, _interrupt)
     with contextlib.ExitStack() as stack:
         stack.enter_context(lock_state(config.state))
-        access = Access(admin_token(config.state), os.environ.get(API_KEY_VARIABLE) or None)
-        refuse_public_bind(config.host, access.data_token)
+        token = admin_token(config.state)
+        store = stack.enter_context(Store.open(config.state / STORE_FILE, config.tenant))
+        ring = KeyRing(store, key_secret(config.state))
+        access = Access(token, os.environ.get(API_KEY_VARIABLE) or None, ring, store.tenant)
+        refuse_public_bind(config.host, access.needs_key)
         listening = stack.enter_context(contextlib.closing(bind(config.host, config.port, find_port)))
         settings = gateway_settings(config, access)
-        store = stack.enter_context(Store.open(config.state / STORE_FILE))
         engine = stack.enter_context(_engine(config, settings.upstream, progress))
         server = _server(config, settings, store, engine, listening)
         thread = stack.enter_context(_started(server, listening))
@@ -190,7 +194,7 @@ def _server(
         }
 
     app = build_app(store, EngineClient(engine.url, engine.key), settings, build_dashboard(store, facts))
-    return make_server(app, config.host, config.port, settings.access.data_token)
+    return make_server(app, config.host, config.port, settings.access.needs_key)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
-"""Who may look. On this machine without a data token everybody; otherwise whoever has the admin token.
+"""Who may look. On this machine where no key is needed everybody; otherwise whoever has an admin key.
 
-A browser cannot send a bearer token by itself, so the admin token is also taken as the password of HTTP Basic.
+A browser cannot send a bearer token by itself, so the key is also taken as the password of HTTP Basic.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ from collections.abc import Iterable
 
 from starlette.requests import Request
 
-from nightschool.access.tokens import Access, Role
+from nightschool.access.identity import Access, Identity
+from nightschool.access.keys import Role
 
 CHALLENGE = {"www-authenticate": 'Basic realm="Nightschool", charset="UTF-8"'}
 
 
-def may_look(request: Request) -> bool:
-    """Whether this request may see pages. An application without `state.access` is somebody's own: it decides."""
+def tenant_shown(request: Request, own: str) -> str | None:
+    """Whose pages this request may see, `None` for nobody's. An application without `state.access` is somebody's
+    own: it shows the tenant `own`."""
     access: Access | None = getattr(request.app.state, "access", None)
     if access is None:
-        return True
+        return own
     host = request.client.host if request.client else None
-    return access.may_use(None, host) or access.role(_as_bearer(request.headers.raw)) is Role.ADMIN
+    identity: Identity | None = access.identify(_as_bearer(request.headers.raw), host)
+    return identity.tenant if identity and identity.role in (None, Role.ADMIN) else None
 
 
 def _as_bearer(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

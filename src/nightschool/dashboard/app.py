@@ -20,7 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from nightschool.dashboard import pages
-from nightschool.dashboard.admission import CHALLENGE, may_look
+from nightschool.dashboard.admission import CHALLENGE, tenant_shown
 from nightschool.dashboard.formatting import iso
 from nightschool.dashboard.html import render, static_version
 from nightschool.dashboard.pages import Bytes, Elsewhere, Page, View
@@ -107,9 +107,10 @@ class Desk:
         return handle
 
     def _answer(self, view: View, form: str, request: Request) -> Response:
-        scope = Scope(self.store.tenant, time.time(), request.query_params, self.facts())
-        if not may_look(request):
-            return refusal(STRANGER, 401, form, Scope(scope.tenant, scope.now, {}), request)
+        tenant = tenant_shown(request, self.store.tenant)
+        if tenant is None:
+            return refusal(STRANGER, 401, form, Scope("", time.time(), {}), request)
+        scope = Scope(tenant, time.time(), request.query_params, self.facts())
         try:
             with self.store.read() as conn:
                 made = view(conn, scope, request.path_params)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from nightschool.access.tokens import Role
+from nightschool.access.keys import Role
 from nightschool.errors import StoreError
 from nightschool.gateway.replies import refuse
 from nightschool.releases.aliases import BASE
@@ -64,6 +64,15 @@ class AliasTable:
         self._any_model = any_model
         self._snapshot: Snapshot | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._others: dict[str, AliasTable] = {}
+
+    def scoped(self, tenant: str) -> AliasTable:
+        """The table of another tenant."""
+        if tenant == self._store.tenant:
+            return self
+        if tenant not in self._others:
+            self._others[tenant] = AliasTable(self._store.scoped(tenant), self._agent)
+        return self._others[tenant]
 
     async def names(self) -> list[str]:
         """The names a client may ask for."""

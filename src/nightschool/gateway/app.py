@@ -21,7 +21,7 @@ from nightschool.gateway.dialects.completions import COMPLETIONS
 from nightschool.gateway.dialects.messages import MESSAGES
 from nightschool.gateway.dialects.responses import RESPONSES
 from nightschool.gateway.feedback_routes import FeedbackRoutes
-from nightschool.gateway.incoming import require_use
+from nightschool.gateway.incoming import MAY_CHAT, require
 from nightschool.gateway.proxy import Proxy
 from nightschool.gateway.recorder import Recorder
 from nightschool.gateway.replies import as_refusal, error_object
@@ -60,8 +60,8 @@ def build_app(
 
     async def models(request: Request) -> Response:
         try:
-            require_use(request.scope, settings.access)
-            names = await aliases.names()
+            identity = require(request.scope, settings.access, MAY_CHAT)
+            names = await aliases.scoped(identity.tenant).names()
         except NightschoolError as error:
             refusal = as_refusal(error)
             return JSONResponse(error_object(refusal), refusal.status)
@@ -71,7 +71,8 @@ def build_app(
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         gc.freeze()  # what is imported by now lives on; without this, each full collection stops replies for 50 ms
-        yield
+        async with settings.access.watch():
+            yield
         await asyncio.to_thread(recorder.close)
         await engine_client.close()
 

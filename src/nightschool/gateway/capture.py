@@ -81,6 +81,7 @@ class Capture:
     reply: list[bytes] = field(default_factory=list)
     status: str = "ok"
     failure: str | None = None
+    tenant: str = "default"
 
     @property
     def size_bytes(self) -> int:

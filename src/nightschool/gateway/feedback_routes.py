@@ -11,11 +11,12 @@ import sqlalchemy as sa
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from nightschool.access.tokens import Access, Role
+from nightschool.access.identity import Access
+from nightschool.access.keys import Role
 from nightschool.errors import InputError, NightschoolError
 from nightschool.feedback.body import read_feedback
 from nightschool.feedback.record import KeyTakenError, current_view, feedback_value, insert_feedback
-from nightschool.gateway.incoming import read_body, require_token, require_use
+from nightschool.gateway.incoming import MAY_JUDGE, MAY_READ_FEEDBACK, read_body, require
 from nightschool.gateway.replies import RequestRefused, as_refusal, error_object
 from nightschool.store.database import Store
 from nightschool.store.exchanges import find_exchange, find_session
@@ -37,12 +38,12 @@ class FeedbackRoutes:
     async def post(self, request: Request) -> Response:
         """Answers after the commit: 200 matched, 202 parked, 409 for a key that belongs to other feedback."""
         try:
-            role = require_token(request.scope, self.access)
+            identity = require(request.scope, self.access, MAY_JUDGE)
             raw = await read_body(request.scope, request.receive, MAX_FEEDBACK_BYTES)
             now = time.time()
             item = read_feedback(_parse(raw or b""), now)
-            admin, tenant = role == Role.ADMIN, self.store.tenant
-            write = self.store.submit(lambda conn: insert_feedback(conn, tenant, item, admin, now))
+            admin, tenant = identity.role == Role.ADMIN, identity.tenant
+            write = self.store.scoped(tenant).submit(lambda conn: insert_feedback(conn, tenant, item, admin, now))
             receipt = await asyncio.shield(asyncio.wrap_future(write))  # a write is never cancelled half-way
         except KeyTakenError as error:
             return _refused(RequestRefused(409, "idempotency_key_taken", error))
@@ -60,20 +61,19 @@ class FeedbackRoutes:
     async def get(self, request: Request) -> Response:
         """The feedback on `exchange` or `session`, or in `state`, oldest first; `current` marks what holds now."""
         try:
-            require_use(request.scope, self.access)
-            rows = await asyncio.to_thread(self._select, dict(request.query_params))
+            identity = require(request.scope, self.access, MAY_READ_FEEDBACK)
+            rows = await asyncio.to_thread(self._select, identity.tenant, dict(request.query_params))
         except NightschoolError as error:
             return _refused(as_refusal(error))
         holding = {item.id for item in current_view(map(feedback_value, rows))}
         return JSONResponse({"feedback": [_show(row, row.id in holding) for row in rows]})
 
-    def _select(self, asked: dict[str, str]) -> list[Any]:
+    def _select(self, tenant: str, asked: dict[str, str]) -> list[Any]:
         unknown = set(asked) - {"exchange", "session", "state"}
         if unknown or not asked:
             raise InputError("Nothing was looked up.", "Ask by exchange, session or state.", "GET ?state=parked")
         if asked.get("state", "parked") not in STATES:
             raise InputError("Nothing was looked up.", f"A state is one of {', '.join(STATES)}.", "GET ?state=parked")
-        tenant = self.store.tenant
         query = sa.select(table).where(table.c.tenant == tenant)
         with self.store.read() as conn:
             if "state" in asked:
@@ -103,4 +103,5 @@ def _show(row: Any, is_current: bool) -> Json:
 
 
 def _refused(refusal: RequestRefused) -> Response:
-    return JSONResponse(error_object(refusal), refusal.status)
+    headers = {name.decode(): value.decode() for name, value in refusal.headers}
+    return JSONResponse(error_object(refusal), refusal.status, headers)

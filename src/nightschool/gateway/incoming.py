@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from starlette.types import Receive, Scope
 
-from nightschool.access.tokens import API_KEY_VARIABLE, Access, Role
+from nightschool.access.identity import Access, Identity
+from nightschool.access.keys import Role
+from nightschool.access.tokens import API_KEY_VARIABLE
 from nightschool.gateway.aliases import Route
 from nightschool.gateway.replies import RequestRefused, refuse
 from nightschool.store.exchanges import Caller
@@ -20,10 +24,18 @@ SESSION_HEADERS = (
     "session_id",
 )
 
+CREDENTIALS = frozenset({b"authorization", b"cookie", b"proxy-authorization", b"x-api-key", b"x-nightschool-key"})
+
+# Who may do what. `None` is a program of this machine where no key is needed.
+Roles = frozenset[Role | None]
+MAY_CHAT: Roles = frozenset({None, Role.DATA, Role.ADMIN})
+MAY_JUDGE: Roles = frozenset({Role.DATA, Role.FEEDBACK, Role.ADMIN})  # it changes state: a key on loopback too
+MAY_READ_FEEDBACK: Roles = frozenset({None, *Role})
+
 
 def text_headers(scope: Scope) -> dict[str, str]:
     """The headers by lower-case name, without the credentials."""
-    return {name.decode("latin-1"): _text(value) for name, value in scope["headers"] if name != b"authorization"}
+    return {name.decode("latin-1"): _text(value) for name, value in scope["headers"] if name not in CREDENTIALS}
 
 
 def client_host(scope: Scope) -> str | None:
@@ -31,24 +43,20 @@ def client_host(scope: Scope) -> str | None:
     return client[0] if client else None
 
 
-def require_use(scope: Scope, access: Access) -> Role | None:
-    """The caller's role, if it may chat and read. Raises: RequestRefused (401)."""
-    role = access.role(scope["headers"])
-    if access.may_use(role, client_host(scope)):
-        return role
-    raise _unknown_token()
+def require(scope: Scope, access: Access, roles: Roles) -> Identity:
+    """The caller, if its role is one of `roles`; one request is taken from its key's allowance.
 
-
-def require_token(scope: Scope, access: Access, least: Role = Role.DATA) -> Role:
-    """The caller's role, of which at least `least` is needed. Raises: RequestRefused (401, 403)."""
-    role = access.role(scope["headers"])
-    if role is None:
+    Raises: RequestRefused (401 nothing known was shown, 403 another role is needed, 429 too often).
+    """
+    identity = access.identify(scope["headers"], client_host(scope))
+    if identity is None or (identity.role is None and None not in roles):
         raise _unknown_token()
-    if least == Role.ADMIN and role != Role.ADMIN:
-        raise refuse(
-            403, "admin_only", "The request was refused.", "It needs the admin token.", "Send the admin token."
-        )
-    return role
+    if identity.role not in roles:
+        raise _wrong_role(identity, roles)
+    wait_s = access.wait_s(identity)
+    if wait_s > 0:
+        raise _too_often(wait_s)
+    return identity
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes | None:
@@ -110,9 +118,36 @@ def _unknown_token() -> RequestRefused:
         401,
         "invalid_api_key",
         "The request was refused.",
-        "It carries no token that is known here.",
-        f"Send {API_KEY_VARIABLE}, or the admin token (the file `token` in the state folder), as the API key.",
+        "It carries no key that is known here, or one that was revoked.",
+        f"Send a key made by `nightschool keys add`, {API_KEY_VARIABLE}, or the admin token (the file `token` in the "
+        "state folder), as the API key.",
     )
+
+
+def _wrong_role(identity: Identity, roles: Roles) -> RequestRefused:
+    wanted = " or ".join(sorted(role for role in roles if role))
+    code = "admin_only" if roles == {Role.ADMIN} else "role_refused"
+    why = f"It needs the role {wanted}; this caller's is {identity.role or 'none'}."
+    return refuse(
+        403,
+        code,
+        "The request was refused.",
+        why,
+        f"Make a key with `nightschool keys add NAME --role {wanted.split()[0]}`.",
+    )
+
+
+def _too_often(wait_s: float) -> RequestRefused:
+    seconds = math.ceil(wait_s)
+    refusal = refuse(
+        429,
+        "rate_limit_exceeded",
+        "The request was not taken.",
+        "Its key has used up its requests per minute.",
+        f"Try again in {seconds} s, or give the key a higher rate.",
+    )
+    refusal.headers = [(b"retry-after", str(seconds).encode())]
+    return refusal
 
 
 def _too_large(max_bytes: int) -> RequestRefused:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,7 +20,7 @@ from nightschool.gateway.capture import Capture, Stopwatch
 from nightschool.gateway.dialects.dialect import ClientRequest, Dialect, Reading, read_request
 from nightschool.gateway.dialects.passage import Passage, choose_passage
 from nightschool.gateway.dialects.sse import EventSplitter
-from nightschool.gateway.incoming import read_body, read_caller, require_use, text_headers, wait_until_gone
+from nightschool.gateway.incoming import MAY_CHAT, read_body, read_caller, require, text_headers, wait_until_gone
 from nightschool.gateway.policies import PolicyPool
 from nightschool.gateway.recorder import Recorder
 from nightschool.gateway.replies import Headers, as_refusal, refuse, send_bytes, send_json
@@ -120,27 +120,28 @@ class Proxy:
         exchange_id = new_id()
         watch = Stopwatch()
         try:
-            role = require_use(scope, self.settings.access)
+            identity = require(scope, self.settings.access, MAY_CHAT)
             raw = await read_body(scope, receive, self.settings.max_body_bytes)
             if raw is None:  # the client left before it had asked
                 return
             watch = Stopwatch()
             request = read_request(raw, dialect)
             headers = text_headers(scope)
-            route = await self.aliases.resolve(request.model, role, headers.get("x-nightschool-exam"))
-            caller = read_caller(headers, request.fields, route, self.settings.training_allowed)
+            aliases = self.aliases.scoped(identity.tenant)
+            route = await aliases.resolve(request.model, identity.role, headers.get("x-nightschool-exam"))
+            allowed = self.settings.training_allowed and identity.training_allowed
+            caller = replace(read_caller(headers, request.fields, route, allowed), key_id=identity.key_id)
             passage = choose_passage(dialect, request, self.settings.upstream)
         except NightschoolError as error:
             refusal = as_refusal(error)
             self.refused[str(refusal.status)] += 1
             log.warning("Request %s refused (%d %s).", exchange_id, refusal.status, refusal.code)
             overhead_ms = watch.mark_first_byte()
-            await send_json(
-                send, refusal.status, dialect.refusal(refusal), gateway_headers(exchange_id, "none", overhead_ms)
-            )
+            told = refusal.headers + gateway_headers(exchange_id, "none", overhead_ms)
+            await send_json(send, refusal.status, dialect.refusal(refusal), told)
             return
         asked = self._asks_for_tokens(request, passage)
-        capture = Capture(exchange_id, caller, raw, request.fields, watch, asked, route.policy)
+        capture = Capture(exchange_id, caller, raw, request.fields, watch, asked, route.policy, tenant=identity.tenant)
         capture.dialect, capture.reply_dialect = dialect, passage.dialect
         turn = Turn(passage, capture, send, self._path(scope, passage, dialect), self._forwarded(scope))
         await self._serve(turn, route, receive)
@@ -166,6 +167,8 @@ class Proxy:
         for raw, value in scope["headers"]:
             name = raw.decode("latin-1")
             is_key = name in KEY_HEADERS
+            if is_key and self.settings.access.is_ours(value):
+                continue
             if (is_key and upstream.passes_key) or not (is_key or name in NOT_FORWARDED or name.startswith(OURS)):
                 kept[name] = value.decode("latin-1")
         return kept

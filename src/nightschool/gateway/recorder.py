@@ -75,27 +75,23 @@ class Recorder:
         except Exception as error:  # boundary: bytes from outside that no parser foresaw
             log.warning("Exchange %s is recorded as bytes alone (%s).", capture.id, type(error).__name__)
             record = bare_record(capture, f"It could not be read ({type(error).__name__}: {error}).")
-        self._write(record, capture)
+        self._write(capture.tenant, record, capture)
 
-    def _write(self, record: Record, fallback: Capture | None) -> None:
+    def _write(self, tenant: str, record: Record, fallback: Capture | None) -> None:
         def settle(future: Future[str]) -> None:
             error = future.exception()
             if error is None or fallback is None or isinstance(error, StoreError):
                 self._settle(record.id, error)
                 return
             log.warning("Exchange %s is recorded as bytes alone (%s).", record.id, type(error).__name__)
-            self._write(bare_record(fallback, f"It could not be stored whole ({type(error).__name__})."), None)
+            bare = bare_record(fallback, f"It could not be stored whole ({type(error).__name__}).")
+            self._write(tenant, bare, None)
 
         try:
-            self._store.submit(lambda conn: self._insert(conn, record)).add_done_callback(settle)
+            view = self._store.scoped(tenant)
+            view.submit(lambda conn: _insert(conn, tenant, record)).add_done_callback(settle)
         except Exception as error:  # boundary: whatever the store does, replies go on
             self._settle(record.id, error)
-
-    def _insert(self, conn: sa.Connection, record: Record) -> str:
-        exchange_id = insert_exchange(conn, self._store.tenant, record)
-        if record.caller.purpose == Purpose.EXAM:
-            withhold_early(conn, self._store.tenant, exchange_id)
-        return exchange_id
 
     def _settle(self, exchange_id: str, error: BaseException | None) -> None:
         with self._changed:
@@ -107,3 +103,10 @@ class Recorder:
             self._changed.notify_all()
         if error is not None:
             log.error("Exchange %s is lost to learning: %s", exchange_id, error)
+
+
+def _insert(conn: sa.Connection, tenant: str, record: Record) -> str:
+    exchange_id = insert_exchange(conn, tenant, record)
+    if record.caller.purpose == Purpose.EXAM:
+        withhold_early(conn, tenant, exchange_id)
+    return exchange_id

@@ -18,6 +18,7 @@ class RequestRefused(NightschoolError):
         super().__init__(error.what, error.why, error.next_step)
         self.status = status
         self.code = code
+        self.headers: Headers = []
 
 
 def refuse(status: int, code: str, what: str, why: str, next_step: str) -> RequestRefused:

@@ -12,12 +12,12 @@ KEEP_ALIVE_S = 75
 SHUTDOWN_S = 10
 
 
-def make_server(app: ASGIApp, host: str, port: int, data_token: str | None = None) -> uvicorn.Server:
+def make_server(app: ASGIApp, host: str, port: int, needs_key: bool = False) -> uvicorn.Server:
     """A server that has not started (`serve`, `run`). `port` 0 takes a free one.
 
-    Raises: RefusedError when `host` is public and there is no `data_token`.
+    Raises: RefusedError when `host` is public and agents need no key.
     """
-    refuse_public_bind(host, data_token)
+    refuse_public_bind(host, needs_key)
     config = uvicorn.Config(
         app,
         host=host,

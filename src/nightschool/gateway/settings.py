@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nightschool.access.tokens import Access
+from nightschool.access.identity import Access
 from nightschool.upstream.settings import UpstreamSettings
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from nightschool.access.audit import Entry, append
 from nightschool.errors import BusyError, MissingError, RefusedError
 from nightschool.store import schema
 from nightschool.store.database import Store
@@ -112,7 +113,10 @@ def promote(
                     "An override is recorded with its reason, and none was given.",
                     f"nightschool promote {digest[:12]} --override --reason ...",
                 )
-            return _record(conn, store.tenant, moves, agent, digest, _Move("override", by, reason, verdict_id))
+            release = _record(conn, store.tenant, moves, agent, digest, _Move("override", by, reason, verdict_id))
+            facts = {"agent": agent, "from": latest.digest, "to": digest, "reason": reason, "release": release.id}
+            append(conn, store.tenant, Entry(by, "promote.override", facts))
+            return release
         verdict = _promoting_verdict(conn, store.tenant, agent, (digest, latest.digest), verdict_id)
         return _record(conn, store.tenant, moves, agent, digest, _Move("promote", by, reason, verdict))
 

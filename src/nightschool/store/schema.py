@@ -357,7 +357,7 @@ jobs = Table(
     UniqueConstraint("tenant", "idempotency_key"),
 )
 
-# Keys of agents and people, as keyed hashes. `training`: allow | deny.
+# Keys of agents and people, as keyed hashes. `role`: data | feedback | admin. `training`: default | allow | deny.
 keys = Table(
     "keys",
     metadata,
@@ -384,9 +384,10 @@ audit = Table(
     Column("by", String, nullable=False),
     Column("action", String, nullable=False),
     Column("detail", JSON, nullable=False),
-    Column("previous_hash", String),
+    Column("previous_hash", String),  # empty: the first of its tenant
     Column("hash", String, nullable=False),
     PrimaryKeyConstraint("tenant", "id"),
+    Index("audit_chain", "tenant", "previous_hash", unique=True),
 )
 
 # Files of other tools that were taken in, each with its report.
