@@ -30,7 +30,7 @@ def make_record() -> Callable[..., Record]:
         return Record(
             id=fields.pop("id", None) or new_id(),
             caller=caller or Caller(agent="shop"),
-            timing=Timing(started_at=fields.pop("started_at", None) or float(next(clock))),
+            timing=Timing(fields.pop("started_at", None) or float(next(clock)), fields.pop("duration_ms", None)),
             policy_version=fields.pop("policy_version", "base"),
             request_body=fields.pop("request_body", None) or json.dumps({"messages": messages}).encode(),
             messages=tuple(messages),

@@ -11,18 +11,9 @@ from nightschool.access.keys import Role
 from nightschool.access.tokens import API_KEY_VARIABLE
 from nightschool.gateway.aliases import Route
 from nightschool.gateway.replies import RequestRefused, refuse
+from nightschool.gateway.sessions import read_names
 from nightschool.store.exchanges import Caller
 from nightschool.types import Json
-
-# Ours first; the others are what agent programs in use send on their own.
-SESSION_HEADERS = (
-    "x-nightschool-session",
-    "x-claude-code-session-id",
-    "x-opencode-session",
-    "x-session-id",
-    "session-id",
-    "session_id",
-)
 
 CREDENTIALS = frozenset({b"authorization", b"cookie", b"proxy-authorization", b"x-api-key", b"x-nightschool-key"})
 
@@ -87,17 +78,23 @@ async def wait_until_gone(receive: Receive) -> None:
 
 def read_caller(headers: dict[str, str], fields: Json, route: Route, training_allowed: bool) -> Caller:
     """Who asks, as the request says it. A header can deny training, never allow it."""
-    session = next((headers[name] for name in SESSION_HEADERS if headers.get(name)), None)
+    names = read_names(headers, fields)
     consent = headers.get("x-nightschool-training", "allow").strip().lower() == "allow"
     return Caller(
         agent=route.agent,
-        session=session,
+        session=names.session,
         header_user=headers.get("x-nightschool-user") or None,
-        body_user=_name(fields.get("user")) or _name(fields.get("safety_identifier")),
-        external_key=headers.get("x-nightschool-external-key") or None,
+        body_user=names.user,
+        external_key=names.external_key,
         purpose=route.purpose,
         exam_id=route.exam_id,
         training_allowed=training_allowed and consent,
+        tags=names.tags,
+        parent_session=names.parent_session,
+        previous_response=names.previous_response,
+        session_hint=names.hint,
+        branch=names.branch,
+        is_retry=names.is_retry,
     )
 
 
@@ -107,10 +104,6 @@ def _text(value: bytes) -> str:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return value.decode("latin-1")
-
-
-def _name(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
 
 
 def _unknown_token() -> RequestRefused:

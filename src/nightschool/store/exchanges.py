@@ -57,7 +57,12 @@ def insert_exchange(conn: sa.Connection, tenant: str, record: Record) -> str:
     row["tools_blob"] = put_blob(conn, tenant, canonical(record.tools)) if record.tools else None
     row["prompt_message"] = leaf.hash if leaf else None
     row["reply_match_hash"] = next(
-        (node.match_hash for node, c in zip(replies, record.choices, strict=True) if leaf and c.index == 0), None
+        (
+            place.thread.reply_hash(node)
+            for node, c in zip(replies, record.choices, strict=True)
+            if leaf and c.index == 0
+        ),
+        None,
     )
     conn.execute(sa.insert(table), row)
     if replies:
@@ -122,9 +127,11 @@ def _facts(tenant: str, record: Record, place: Place) -> dict[str, Any]:
         "logprob_provenance": record.logprob_provenance.value,
         "sampler": asdict(record.sampler),
         "training_allowed": caller.training_allowed,
-        "branch": (record.branch or Branch.MAIN).value,
+        "system_hash": place.thread.system_hash,
+        "branch": place.branch.value,
+        "retry_of": place.retry_of,
         "fidelity_reason": record.fidelity_reason,
-        "context_complete": record.context_complete,
+        "context_complete": record.context_complete and place.context_complete,
         "flags": list(record.flags) or None,
         "usage": record.usage,
         "key_id": caller.key_id,

@@ -17,6 +17,8 @@ def match_parked(conn: sa.Connection, tenant: str, record: Record, place: Place)
         TargetKind.EXTERNAL_KEY: {record.caller.external_key},
         TargetKind.SESSION: {place.session_id, record.caller.session, record.id, record.upstream_id},
     }
+    if place.is_new:
+        keys[TargetKind.SESSION].add(record.caller.session_hint)
     names = sorted(name for name in set().union(*keys.values()) if name)
     columns = (feedback.c.id, feedback.c.target_kind, feedback.c.target_id)
     waiting = (feedback.c.tenant == tenant, feedback.c.state == "parked", feedback.c.target_id.in_(names))

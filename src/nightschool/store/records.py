@@ -11,10 +11,12 @@ from nightschool.types import Branch, Choice, Fidelity, Json, LogprobProvenance,
 class Caller:
     """Who asked, as the request said it. Nothing here is inferred; the store decides.
 
-    `agent` is the alias asked for (without `@digest`). `session`, `header_user` and `external_key` are the
-    X-Nightschool headers, `body_user` is the body's `user`; `None` where absent. `parent_session` is the session
-    a sub-agent works for, `previous_response` the id of the reply that the request continues by name.
-    `training_allowed` is False when the request, its key or the installation denied it.
+    `agent` is the alias asked for (without `@digest`). `session` is the name its client gave the conversation,
+    `session_hint` one that other conversations may carry too, or that is new with every request (a cache key, a
+    trace). `header_user` and `external_key` are the X-Nightschool headers, `body_user` is the body's `user`; `None`
+    where absent. `parent_session` is the session a sub-agent works for, `previous_response` the id of the reply
+    that the request continues by name. `branch` is what the request says it is, `is_retry` that it says it was sent
+    before. `training_allowed` is False when the request, its key or the installation denied it.
     """
 
     agent: str
@@ -29,6 +31,9 @@ class Caller:
     tags: tuple[str, ...] = ()
     parent_session: str | None = None
     previous_response: str | None = None
+    session_hint: str | None = None
+    branch: Branch | None = None
+    is_retry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,7 @@ class Record:
     http_status: int | None = 200
     error: str | None = None
     upstream_id: str | None = None
-    branch: Branch | None = None  # `None`: the store decides
-    is_retry: bool = False
+    branch: Branch | None = None  # `None`: the caller says, or the store decides
     fidelity_reason: str | None = None
     context_complete: bool = True
     flags: tuple[str, ...] = ()

@@ -17,11 +17,15 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
     true,
 )
 from sqlalchemy.types import JSON
 
 metadata = MetaData()
+
+# In words, not bound: only so do the databases see that a query may use the index on it.
+NOT_OK = text("status <> 'ok'")
 
 # Values of one installation: schema of the data, key of the split hash.
 meta = Table(
@@ -89,6 +93,7 @@ sessions = Table(
     Column("parent_session_id", String),
     Column("tags", JSON),
     Column("origin", String, nullable=False, server_default="gateway"),
+    Column("opening", String),  # how its main branch began: store.threads; null while there is none
     PrimaryKeyConstraint("tenant", "id"),
     Index("sessions_recent", "tenant", "agent", "last_at"),
     Index("sessions_external", "tenant", "external_key"),
@@ -120,7 +125,8 @@ exchanges = Table(
     Column("reply_body", String),
     Column("tools_blob", String),
     Column("prompt_message", String),
-    Column("reply_match_hash", String),
+    Column("reply_match_hash", String),  # the dialogue with its reply, as it comes back in a history
+    Column("system_hash", String, nullable=False, server_default=""),  # the system messages before the dialogue
     Column("parent_exchange_id", String),
     Column("upstream_id", String),
     Column("external_key", String),
@@ -146,7 +152,10 @@ exchanges = Table(
     Column("origin", String, nullable=False, server_default="gateway"),  # gateway, or the import's id
     PrimaryKeyConstraint("tenant", "id"),
     Index("exchanges_session", "tenant", "session_id", "started_at"),
-    Index("exchanges_match", "tenant", "reply_match_hash", "started_at"),
+    Index("exchanges_match", "tenant", "reply_match_hash", "system_hash", "started_at"),
+    Index(
+        "exchanges_failed", "tenant", "prompt_message", sqlite_where=NOT_OK, postgresql_where=NOT_OK
+    ),  # what may be retried
     Index("exchanges_upstream", "tenant", "upstream_id"),
     Index("exchanges_external", "tenant", "external_key"),
     Index("exchanges_recent", "tenant", "agent", "started_at"),

@@ -1,27 +1,30 @@
-"""Which session an exchange belongs to, which exchange it continues, and for whom it counts.
+"""Which session an exchange belongs to, which exchange it continues, and which branch it is on.
 
 A session named by its client is that session, whatever the messages say. Otherwise an exchange joins the
-session of the exchange whose reply it carries in its history: the longest prefix of its messages that is
-some exchange's request and reply (by rolling match hash). Exams never mix with service, nor one exam's
-candidate with its incumbent.
+session of the exchange whose reply it names or carries in its history: the longest prefix of its dialogue that
+is some exchange's request and reply. A hint (a cache key, a trace) joins what evidently belongs together, and
+never two conversations of one agent. Exams never mix with service, nor one exam's candidate with its incumbent.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from nightschool.store.attempts import earlier_attempt
 from nightschool.store.blobs import in_parts
 from nightschool.store.ids import new_id
 from nightschool.store.matching import content_text
 from nightschool.store.records import Caller, Record
-from nightschool.store.schema import exchanges, sessions
+from nightschool.store.schema import blobs, choices, exchanges, messages, sessions
 from nightschool.store.splits import split_key, split_of
+from nightschool.store.threads import Thread, carries_summary, read_thread, side_task
 from nightschool.store.tree import Node, well_formed
-from nightschool.types import Json, Purpose, Split
+from nightschool.types import Branch, Json, Purpose, Split
 
 PREVIEW_CHARS = 200
 NUM_CANDIDATES = 32  # exchanges with one and the same history that are weighed against each other
@@ -37,133 +40,314 @@ class Parent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an exchange goes. `is_new` when its session has no row yet."""
+    """Where an exchange goes. `is_new` when its session has no row yet, `begins_main` when this is the first
+    of its main branch.
+
+    `retry_of` is the first attempt at the same request; `replaced` the attempt that counts no more, now that
+    this one is there. `context_complete` is False when the exchange continues one that was never seen.
+    """
 
     session_id: str
     principal: str
     split: Split
     is_new: bool
+    thread: Thread
     parent: Parent | None = None
+    branch: Branch = Branch.MAIN
+    begins_main: bool = False
+    retry_of: str | None = None
+    replaced: str | None = None
+    context_complete: bool = True
 
 
 def find_session(conn: sa.Connection, tenant: str, key: str) -> str | None:
     """The session known by `key`: its own id, or the name its client gave it (the newest)."""
-    named = sa.or_(sessions.c.id == key, sessions.c.external_key == key)
-    query = sa.select(sessions.c.id).where(sessions.c.tenant == tenant, named)
+    query = sa.select(sessions.c.id).where(sessions.c.tenant == tenant, _named(key))
     return conn.scalar(query.order_by(sessions.c.last_at.desc()).limit(1))
 
 
 def place_exchange(conn: sa.Connection, tenant: str, record: Record, nodes: Sequence[Node]) -> Place:
-    """Find or make the place of an exchange whose request is `nodes`. Writes nothing."""
-    caller = record.caller
-    user = well_formed(caller.header_user or caller.body_user or "")
-    session_id: str | None = None
-    if caller.session:
-        named = sa.or_(sessions.c.id == caller.session, sessions.c.external_key == caller.session)
-        query = sa.select(sessions.c.id).where(_one_world(tenant, record, sessions), named)
-        session_id = conn.scalar(query.order_by(sessions.c.last_at.desc()).limit(1))
-        if session_id is None:
-            return _new_place(conn, tenant, caller, user)
-    same = [] if session_id is None else [exchanges.c.session_id == session_id]
-    if user and session_id is None:
-        same.append(exchanges.c.principal == user)
-    row = _continued(conn, sa.and_(_one_world(tenant, record, exchanges), *same), nodes)
+    """Find or make the place of an exchange whose request is `nodes`. Writes nothing.
+
+    Two to four queries, and a few more where an exchange neither continues another nor begins a session.
+    """
+    caller, thread = record.caller, read_thread(nodes, record.messages, record.tools)
+    name = _name(caller)
+    home = _home(conn, tenant, record, name or caller.session_hint)
+    if name and home is None:
+        return _new_place(conn, tenant, record, thread)
+    world = _one_world(tenant, record, exchanges, any_agent=bool(name))
+    user = _user(caller)
+    if name and home:
+        world = sa.and_(world, exchanges.c.session_id == home.id)
+    elif user:
+        world = sa.and_(world, exchanges.c.principal == user)
+    attempt = earlier_attempt(conn, world, record, nodes)
+    if attempt is not None:
+        return _retry(conn, tenant, record, thread, attempt)
+    answered = _answered(conn, world, record)
+    complete = caller.previous_response is None or (answered is not None and answered.context_complete)
+    row = answered or _continued(conn, world, thread, bool(name), home)
+    place = None
     if row is not None:
-        parent = Parent(row.id, row.num_context_tokens, row.context_hash)
-        return Place(row.session_id, row.principal, Split(row.split), False, parent)
-    if session_id is None:
-        return _new_place(conn, tenant, caller, user)
-    columns = (sessions.c.principal, sessions.c.split)
-    row = conn.execute(sa.select(*columns).where(sessions.c.tenant == tenant, sessions.c.id == session_id)).one()
-    return Place(session_id, row.principal, Split(row.split), False)
+        place = _below(conn, tenant, record, thread, row)
+    elif home is not None:
+        place = _aside(conn, tenant, record, thread, home)
+    return replace(place or _new_place(conn, tenant, record, thread), context_complete=complete)
 
 
 def touch_session(conn: sa.Connection, tenant: str, place: Place, record: Record) -> None:
-    """Make the session's row, or count one more exchange in it."""
+    """Make the session's row, or count one more exchange in it; a request that was tried twice counts once."""
     caller, at = record.caller, record.timing.started_at
+    if place.replaced is not None:
+        same = (exchanges.c.tenant == tenant, exchanges.c.id == place.replaced)
+        conn.execute(sa.update(exchanges).where(*same).values(branch=Branch.RETRY.value))
+    main = _main_columns(record, place) if place.begins_main else {}
     if not place.is_new:
         counted = {
-            "num_exchanges": sessions.c.num_exchanges + 1,
+            "num_exchanges": sessions.c.num_exchanges + (place.retry_of is None),
             "first_at": sa.case((sessions.c.first_at > at, at), else_=sessions.c.first_at),
             "last_at": sa.case((sessions.c.last_at < at, at), else_=sessions.c.last_at),
         }
         same = (sessions.c.tenant == tenant, sessions.c.id == place.session_id)
-        conn.execute(sa.update(sessions).where(*same).values(counted))
+        conn.execute(sa.update(sessions).where(*same).values(main | counted))
         return
     row = {
         "tenant": tenant,
         "id": place.session_id,
-        "agent": caller.agent,
         "principal": place.principal,
         "split": place.split.value,
         "purpose": caller.purpose.value,
         "exam_id": caller.exam_id,
-        "external_key": caller.session,
-        "preview": _preview(record.messages),
-        "policy_version": record.policy_version,
+        "external_key": _name(caller) or caller.session_hint,
         "num_exchanges": 1,
         "first_at": at,
         "last_at": at,
-        "parent_session_id": caller.parent_session,
+        "parent_session_id": _parent_session(conn, tenant, caller),
         "tags": list(caller.tags) or None,
         "origin": record.origin,
     }
-    conn.execute(sa.insert(sessions), row)
+    conn.execute(sa.insert(sessions), _main_columns(record, place) | row)
 
 
-def _new_place(conn: sa.Connection, tenant: str, caller: Caller, user: str) -> Place:
-    session_id = new_id()
-    principal = user or session_id
+def _main_columns(record: Record, place: Place) -> Json:
+    """What a session's row says of its main branch; of another one while it has none."""
+    return {
+        "agent": record.caller.agent,
+        "preview": _preview(record.messages),
+        "policy_version": record.policy_version,
+        "opening": place.thread.opening if place.begins_main else None,
+    }
+
+
+def _new_place(conn: sa.Connection, tenant: str, record: Record, thread: Thread) -> Place:
+    session_id, caller = new_id(), record.caller
+    principal = _user(caller) or session_id
     exam = caller.purpose == Purpose.EXAM
     split = Split.GATE if exam else split_of(split_key(conn, tenant), principal)
-    return Place(session_id, principal, split, True)
+    branch = _told(record) or Branch.MAIN
+    complete = caller.previous_response is None
+    place = Place(session_id, principal, split, True, thread, branch=branch, context_complete=complete)
+    return replace(place, begins_main=branch == Branch.MAIN)
 
 
-def _one_world(tenant: str, record: Record, table: sa.Table) -> sa.ColumnElement[bool]:
+def _retry(conn: sa.Connection, tenant: str, record: Record, thread: Thread, attempt: sa.Row) -> Place:
+    """Beside the attempt that it repeats. One of the two counts: the later, unless only the earlier succeeded."""
+    counts = record.status == "ok" or attempt.status != "ok"
+    parent = None
+    if attempt.parent_exchange_id is not None:
+        row = conn.execute(
+            sa.select(*_parent_columns()).where(
+                exchanges.c.tenant == tenant, exchanges.c.id == attempt.parent_exchange_id
+            )
+        ).first()
+        parent = None if row is None else Parent(*row)
+    return Place(
+        attempt.session_id,
+        attempt.principal,
+        Split(attempt.split),
+        False,
+        thread,
+        parent,
+        Branch(attempt.branch) if counts else Branch.RETRY,
+        retry_of=attempt.retry_of or attempt.id,
+        replaced=attempt.id if counts else None,
+        context_complete=attempt.context_complete,
+    )
+
+
+def _below(conn: sa.Connection, tenant: str, record: Record, thread: Thread, row: sa.Row) -> Place:
+    """On the branch of the exchange that is continued; what follows a summary is where the summary was made."""
+    branch, above = Branch(row.branch), row.parent_exchange_id
+    if branch == Branch.COMPACTION:
+        query = sa.select(exchanges.c.branch).where(exchanges.c.tenant == tenant, exchanges.c.id == above)
+        branch = Branch((conn.scalar(query) if above else None) or Branch.MAIN)
+    if branch != Branch.SUB_AGENT:
+        branch = Branch.MAIN
+    branch = _told(record) or branch
+    return Place(
+        row.session_id,
+        row.principal,
+        Split(row.split),
+        False,
+        thread,
+        Parent(row.id, row.num_context_tokens, row.context_hash),
+        branch,
+        begins_main=branch == Branch.MAIN and row.opening is None,
+    )
+
+
+def _aside(conn: sa.Connection, tenant: str, record: Record, thread: Thread, home: sa.Row) -> Place | None:
+    """In the session it names, without history: a side branch, or the main one begun anew.
+
+    `None` where only a hint names the session and the same agent begins another conversation.
+    """
+    summary = _summarized(conn, tenant, record, home.id)
+    if summary is not None:
+        return _below(conn, tenant, record, thread, summary)
+    told = _told(record)
+    same = home.opening in (None, thread.opening)
+    if same and told is None and not _name(record.caller):
+        return None
+    branch = told or (Branch.MAIN if same else Branch.SUB_AGENT)
+    begins = branch == Branch.MAIN and home.opening is None
+    return Place(home.id, home.principal, Split(home.split), False, thread, None, branch, begins)
+
+
+def _told(record: Record) -> Branch | None:
+    """The branch that the record, its caller or its instruction names."""
+    caller = record.caller
+    helping = Branch.SUB_AGENT if caller.parent_session and not caller.session else None
+    return record.branch or caller.branch or helping or side_task(record.messages, record.tools)
+
+
+def _name(caller: Caller) -> str | None:
+    """The name of the session; a sub-agent without one is in the session it works for."""
+    return caller.session or caller.parent_session
+
+
+def _user(caller: Caller) -> str:
+    return well_formed(caller.header_user or caller.body_user or "")
+
+
+def _named(name: str) -> sa.ColumnElement[bool]:
+    return sa.or_(sessions.c.id == name, sessions.c.external_key == name)
+
+
+def _home(conn: sa.Connection, tenant: str, record: Record, name: str | None) -> sa.Row | None:
+    """The session that the request names."""
+    if not name:
+        return None
+    columns = (sessions.c.id, sessions.c.principal, sessions.c.split, sessions.c.opening, sessions.c.external_key)
+    world = _one_world(tenant, record, sessions, any_agent=name == _name(record.caller))
+    query = sa.select(*columns).where(world, _named(name)).order_by(sessions.c.last_at.desc()).limit(1)
+    return conn.execute(query).first()
+
+
+def _parent_session(conn: sa.Connection, tenant: str, caller: Caller) -> str | None:
+    """The id of the session that a sub-agent's session works for; its name while that is not known."""
+    parent = caller.parent_session
+    if parent is None or parent == _name(caller):
+        return None
+    return find_session(conn, tenant, parent) or parent
+
+
+def _one_world(tenant: str, record: Record, table: sa.Table, any_agent: bool = False) -> sa.ColumnElement[bool]:
     """Rows an exchange may share a session with. An exam compares versions, so it keeps them apart."""
     caller = record.caller
     rules = [
         table.c.tenant == tenant,
-        table.c.agent == caller.agent,
         table.c.purpose == caller.purpose.value,
         table.c.exam_id == caller.exam_id,
     ]
     if caller.purpose == Purpose.EXAM:
-        rules.append(table.c.policy_version == record.policy_version)
+        rules += [table.c.agent == caller.agent, table.c.policy_version == record.policy_version]
+    elif not any_agent:
+        rules.append(table.c.agent == caller.agent)
     return sa.and_(*rules)
 
 
-def _continued(conn: sa.Connection, world: sa.ColumnElement[bool], nodes: Sequence[Node]) -> sa.Row | None:
-    """The exchange whose reply ends the longest prefix of `nodes`, with its session's principal and split."""
-    replies = [node.match_hash for node in reversed(nodes) if node.role == "assistant"]
-    if not replies:
+def _answered(conn: sa.Connection, world: sa.ColumnElement[bool], record: Record) -> sa.Row | None:
+    """The exchange whose reply the request continues by its id."""
+    reply = record.caller.previous_response
+    if reply is None:
+        return None
+    known = sa.or_(exchanges.c.id == reply, exchanges.c.upstream_id == reply)
+    query = _candidates().where(world, known).order_by(exchanges.c.started_at.desc()).limit(1)
+    return conn.execute(query).first()
+
+
+def _continued(
+    conn: sa.Connection, world: sa.ColumnElement[bool], thread: Thread, named: bool, home: sa.Row | None
+) -> sa.Row | None:
+    """The exchange whose reply ends the longest prefix of the dialogue."""
+    if not thread.replies:
         return None
     # nearly always the last reply is a recorded one; only where it is not are the others looked up
-    found = _that_replied(conn, world, replies[0])
-    return found or next((_that_replied(conn, world, reply) for reply in _given(conn, world, replies[1:])), None)
+    for reply in (thread.replies[0], *_given(conn, world, thread.replies[1:])):
+        row = _that_replied(conn, world, thread, reply, home) or _under_another_system(conn, world, reply, named)
+        if row is not None:
+            return row
+    return None
 
 
-def _that_replied(conn: sa.Connection, world: sa.ColumnElement[bool], reply: str) -> sa.Row | None:
-    """Of the exchanges with one history: one that nobody has continued yet, else the newest."""
-    of_session = sa.and_(sessions.c.tenant == exchanges.c.tenant, sessions.c.id == exchanges.c.session_id)
-    query = (
-        sa.select(
-            exchanges.c.id,
-            exchanges.c.session_id,
-            exchanges.c.started_at,
-            exchanges.c.num_context_tokens,
-            exchanges.c.context_hash,
-            sessions.c.last_at,
-            sessions.c.principal,
-            sessions.c.split,
-        )
-        .join(sessions, of_session)
-        .where(world, exchanges.c.reply_match_hash == reply)
-        .order_by(exchanges.c.started_at.desc())
-        .limit(NUM_CANDIDATES)
-    )
+def _that_replied(
+    conn: sa.Connection, world: sa.ColumnElement[bool], thread: Thread, reply: str, home: sa.Row | None
+) -> sa.Row | None:
+    """Of the exchanges with one history: of the hinted session, one that nobody has continued yet, the newest."""
+    same = sa.and_(exchanges.c.reply_match_hash == reply, exchanges.c.system_hash == thread.system_hash)
+    query = _candidates().where(world, same).order_by(exchanges.c.started_at.desc()).limit(NUM_CANDIDATES)
     found = conn.execute(query).all()
-    return next((row for row in found if row.started_at >= row.last_at), found[0] if found else None)
+    hinted = None if home is None else home.id
+    if not found:
+        return None
+    return max(found, key=lambda row: (row.session_id == hinted, row.started_at >= row.last_at))
+
+
+def _under_another_system(conn: sa.Connection, world: sa.ColumnElement[bool], reply: str, named: bool) -> sa.Row | None:
+    """The same dialogue after another system message, where only one session can be meant."""
+    query = _candidates().where(world, exchanges.c.reply_match_hash == reply)
+    found = conn.execute(query.limit(NUM_CANDIDATES)).all()
+    if not found or (not named and len({row.session_id for row in found}) > 1):
+        return None
+    return max(found, key=lambda row: row.started_at)
+
+
+def _summarized(conn: sa.Connection, tenant: str, record: Record, session_id: str) -> sa.Row | None:
+    """The session's last compaction, if the request goes on from what it wrote."""
+    c = choices.c
+    reply = sa.and_(c.tenant == exchanges.c.tenant, c.exchange_id == exchanges.c.id, c.index == 0)
+    node = sa.and_(messages.c.tenant == c.tenant, messages.c.hash == c.message_hash)
+    blob = sa.and_(blobs.c.tenant == c.tenant, blobs.c.hash == messages.c.blob_hash)
+    query = (
+        _candidates(blobs.c.data)
+        .join(choices, reply)
+        .join(messages, node)
+        .join(blobs, blob)
+        .where(
+            exchanges.c.tenant == tenant,
+            exchanges.c.session_id == session_id,
+            exchanges.c.branch == Branch.COMPACTION.value,
+        )
+    )
+    row = conn.execute(query.order_by(exchanges.c.started_at.desc()).limit(1)).first()
+    if row is None:
+        return None
+    return row if carries_summary(record.messages, json.loads(row.data)) else None
+
+
+def _candidates(*more: sa.ColumnElement) -> sa.Select:
+    """Exchanges with what is to be known of one to continue it, and with their session."""
+    of_session = sa.and_(sessions.c.tenant == exchanges.c.tenant, sessions.c.id == exchanges.c.session_id)
+    x, s = exchanges.c, sessions.c
+    own = (x.session_id, x.started_at, x.branch, x.parent_exchange_id, x.context_complete)
+    return sa.select(*_parent_columns(), *own, s.last_at, s.principal, s.split, s.opening, *more).select_from(
+        exchanges.join(sessions, of_session)
+    )
+
+
+def _parent_columns() -> tuple[sa.ColumnElement, ...]:
+    return exchanges.c.id, exchanges.c.num_context_tokens, exchanges.c.context_hash
 
 
 def _given(conn: sa.Connection, world: sa.ColumnElement[bool], replies: Sequence[str]) -> Iterator[str]:

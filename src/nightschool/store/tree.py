@@ -22,7 +22,7 @@ _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A message at its place in the tree; `content` is its canonical JSON."""
+    """A message at its place in the tree; `content` is its canonical JSON, `key` what matching compares."""
 
     hash: str
     parent_hash: str | None
@@ -30,6 +30,7 @@ class Node:
     match_hash: str
     role: str
     content: bytes
+    key: bytes = b""
 
 
 def canonical(value: object) -> bytes:
@@ -42,28 +43,29 @@ def well_formed(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def rolling_match(previous: str | None, message: Json) -> str:
-    """The match hash of a branch that ends in `message`, from the one before it.
+def rolling_match(previous: str | None, key: bytes) -> str:
+    """The match hash of a branch that ends in the message with this match key, from the one before it.
 
     Two branches with equal match hashes are the same conversation to a client that re-serializes.
     """
-    return hashlib.sha256((previous or "").encode() + match_key(message)).hexdigest()
+    return hashlib.sha256((previous or "").encode() + key).hexdigest()
 
 
 def grow(tenant: str, messages: Sequence[Json], parent: Node | None = None) -> list[Node]:
     """The nodes of `messages` below `parent`, root first. Touches no database."""
     nodes: list[Node] = []
     for message in messages:
-        content = canonical(message)
+        content, key = canonical(message), match_key(message)
         role = message.get("role")
         above = (parent.hash if parent else "root").encode()
         parent = Node(
             hash=hashlib.sha256(b"\0".join([tenant.encode(), above, content])).hexdigest(),
             parent_hash=parent.hash if parent else None,
             depth=parent.depth + 1 if parent else 0,
-            match_hash=rolling_match(parent.match_hash if parent else None, message),
+            match_hash=rolling_match(parent.match_hash if parent else None, key),
             role=well_formed(role) if isinstance(role, str) else "",
             content=content,
+            key=key,
         )
         nodes.append(parent)
     return nodes
