@@ -54,6 +54,7 @@ class FakeEngine:
     event_delay_s: float = 0.0
     failure: tuple[int, bytes, dict[str, str]] | None = None
     raw_reply: bytes | None = None
+    completion: dict | None = None
     events: list[bytes] | None = None
     bodies: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -84,7 +85,8 @@ class FakeEngine:
         return JSONResponse({"object": "list", "data": data})
 
     async def tokenize(self, request: Request) -> Response:
-        prompt = (await request.json())["prompt"]
+        body = await request.json()
+        prompt = body["prompt"] if "prompt" in body else "".join(m["content"] for m in body["messages"])
         return JSONResponse({"tokens": list(prompt.encode()), "count": len(prompt)})
 
     async def load(self, request: Request) -> Response:
@@ -105,6 +107,8 @@ class FakeEngine:
 
     async def complete(self, request: Request) -> Response:
         """Scores every id i with -i / 10."""
+        if self.completion is not None:
+            return JSONResponse(self.completion)
         ids = (await request.json())["prompt"]
         scores = [None, *({str(token): {"logprob": -token / 10}} for token in ids[1:])]
         return JSONResponse({"choices": [{"text": "x", "prompt_logprobs": scores}]})

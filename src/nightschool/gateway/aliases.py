@@ -71,7 +71,7 @@ class AliasTable:
         if tenant == self._store.tenant:
             return self
         if tenant not in self._others:
-            self._others[tenant] = AliasTable(self._store.scoped(tenant), self._agent)
+            self._others[tenant] = AliasTable(self._store.scoped(tenant), self._agent, self._any_model)
         return self._others[tenant]
 
     async def names(self) -> list[str]:

@@ -16,6 +16,8 @@ from starlette.routing import BaseRoute, Route
 from nightschool.access.middleware import SameSiteOnly
 from nightschool.errors import NightschoolError
 from nightschool.gateway.aliases import AliasTable
+from nightschool.gateway.counting import PATH as COUNT_PATH
+from nightschool.gateway.counting import TokenCounter
 from nightschool.gateway.dialects.chat import CHAT
 from nightschool.gateway.dialects.completions import COMPLETIONS
 from nightschool.gateway.dialects.messages import MESSAGES
@@ -79,6 +81,7 @@ def build_app(
     app = Starlette(
         routes=[
             *(Route(dialect.path, proxy.route(dialect), methods=["POST"]) for dialect in DIALECTS),
+            Route(COUNT_PATH, TokenCounter(proxy).post, methods=["POST"]),
             Route("/v1/feedback", feedback.post, methods=["POST"]),
             Route("/v1/feedback", feedback.get, methods=["GET"]),
             Route("/v1/models", models),

@@ -91,7 +91,7 @@ class Capture:
 def derive_record(capture: Capture) -> Record:
     """The store's record of a capture. What is not complete is kept, and never trains (law 14)."""
     raw = b"".join(capture.reply)
-    asked = capture.dialect.asked(capture.fields)
+    asked = capture.dialect.asked(capture.fields, capture.earlier)
     parsed = _parse(capture, raw)
     status, error = _outcome(capture, parsed)
     complete = status == "ok"
@@ -105,7 +105,7 @@ def derive_record(capture: Capture) -> Record:
         policy_version=capture.policy,
         request_body=capture.request_body,
         reply_body=raw if capture.http_status is not None else None,
-        messages=capture.earlier + asked.messages,
+        messages=asked.messages,
         tools=asked.tools,
         choices=parsed.choices,
         prompt_ids=parsed.prompt_ids,

@@ -47,12 +47,15 @@ class PolicyPool:
         self._locks: dict[str, asyncio.Lock] = {}
 
     @contextlib.asynccontextmanager
-    async def hold(self, policy: str) -> AsyncIterator[Lease]:
-        """The policy, loaded, and kept loaded for the length of the block.
+    async def hold(self, policy: str, model: str | None = None) -> AsyncIterator[Lease]:
+        """The policy, loaded, and kept loaded for the length of the block; an upstream's own `model` needs no loading.
 
         Raises: UpstreamError when the engine does not load it, AdapterError or MissingError when its folder
         is not what its name says.
         """
+        if model is not None:
+            yield Lease(policy, model, 0)
+            return
         self._in_use[policy] += 1  # before loading, so that it is no candidate for unloading meanwhile
         try:
             yield await self._ready(policy, older_than=None)

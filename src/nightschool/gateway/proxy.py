@@ -20,58 +20,18 @@ from nightschool.gateway.capture import Capture, Stopwatch
 from nightschool.gateway.dialects.dialect import ClientRequest, Dialect, Reading, read_request
 from nightschool.gateway.dialects.passage import Passage, choose_passage
 from nightschool.gateway.dialects.sse import EventSplitter
+from nightschool.gateway.forwarding import forwarded, passed, upstream_path
+from nightschool.gateway.history import earlier_messages
 from nightschool.gateway.incoming import MAY_CHAT, read_body, read_caller, require, text_headers, wait_until_gone
 from nightschool.gateway.policies import PolicyPool
 from nightschool.gateway.recorder import Recorder
 from nightschool.gateway.replies import Headers, as_refusal, refuse, send_bytes, send_json
 from nightschool.gateway.settings import GatewaySettings
 from nightschool.store.ids import new_id
+from nightschool.types import Json
 from nightschool.upstream.client import Answer, EngineClient
 
-# Headers of the engine's reply that describe its connection or its server, not the reply.
-NOT_PASSED = frozenset(
-    {
-        "connection",
-        "content-length",
-        "date",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "server",
-        "set-cookie",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-
 log = logging.getLogger(__name__)
-
-
-# Headers of the client's request that concern its connection to us, or us alone.
-NOT_FORWARDED = frozenset(
-    {
-        "accept-encoding",
-        "authorization",
-        "connection",
-        "content-length",
-        "cookie",
-        "expect",
-        "forwarded",
-        "host",
-        "keep-alive",
-        "origin",
-        "proxy-authorization",
-        "referer",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-KEY_HEADERS = frozenset({"authorization", "x-api-key", "api-key"})
-OURS = ("x-nightschool-", "x-forwarded-", "sec-")
 
 
 @dataclass(slots=True)
@@ -131,7 +91,8 @@ class Proxy:
             route = await aliases.resolve(request.model, identity.role, headers.get("x-nightschool-exam"))
             allowed = self.settings.training_allowed and identity.training_allowed
             caller = replace(read_caller(headers, request.fields, route, allowed), key_id=identity.key_id)
-            passage = choose_passage(dialect, request, self.settings.upstream)
+            earlier = await self._earlier(dialect, request, identity.tenant)
+            passage = choose_passage(dialect, request, self.settings.upstream, earlier)
         except NightschoolError as error:
             refusal = as_refusal(error)
             self.refused[str(refusal.status)] += 1
@@ -142,36 +103,23 @@ class Proxy:
             return
         asked = self._asks_for_tokens(request, passage)
         capture = Capture(exchange_id, caller, raw, request.fields, watch, asked, route.policy, tenant=identity.tenant)
-        capture.dialect, capture.reply_dialect = dialect, passage.dialect
-        turn = Turn(passage, capture, send, self._path(scope, passage, dialect), self._forwarded(scope))
+        capture.dialect, capture.reply_dialect, capture.earlier = dialect, passage.dialect, earlier
+        upstream = self.settings.upstream
+        path = upstream_path(passage.dialect.path, scope, upstream)
+        turn = Turn(passage, capture, send, path, forwarded(scope, upstream, self.settings.access.is_ours))
         await self._serve(turn, route, receive)
+
+    async def _earlier(self, dialect: Dialect, request: ClientRequest, tenant: str) -> tuple[Json, ...]:
+        """What an engine without a memory must be told of the conversation that the request goes on with."""
+        previous = request.fields.get("previous_response_id")
+        if dialect.word in self.settings.upstream.speaks or not isinstance(previous, str):
+            return ()
+        return await earlier_messages(self.recorder.store.scoped(tenant), self.recorder, previous)
 
     def _asks_for_tokens(self, request: ClientRequest, passage: Passage) -> bool:
         """Whether the engine is asked for ids and log-probabilities, by us or by the client."""
         ours = self.settings.upstream.gives_tokens and bool(passage.dialect.token_fields)
         return ours or bool(request.fields.get("return_token_ids"))
-
-    def _path(self, scope: Scope, passage: Passage, dialect: Dialect) -> str:
-        """Where the engine is asked. A query goes along where the whole request does."""
-        query = scope.get("query_string", b"")
-        if passage.dialect is not dialect or not query or not self.settings.upstream.passes_headers:
-            return passage.dialect.path
-        return f"{passage.dialect.path}?{query.decode('latin-1')}"
-
-    def _forwarded(self, scope: Scope) -> dict[str, str]:
-        """The client's headers for a configured upstream, its key only where we have none for it."""
-        upstream = self.settings.upstream
-        if not upstream.passes_headers:
-            return {}
-        kept: dict[str, str] = {}
-        for raw, value in scope["headers"]:
-            name = raw.decode("latin-1")
-            is_key = name in KEY_HEADERS
-            if is_key and self.settings.access.is_ours(value):
-                continue
-            if (is_key and upstream.passes_key) or not (is_key or name in NOT_FORWARDED or name.startswith(OURS)):
-                kept[name] = value.decode("latin-1")
-        return kept
 
     async def _serve(self, turn: Turn, route: Route, receive: Receive) -> None:
         """Answer, unless the client leaves first; then the engine is told at once. Both are recorded."""
@@ -217,11 +165,9 @@ class Proxy:
 
     async def _ask(self, stack: AsyncExitStack, turn: Turn, route: Route) -> tuple[str, Answer]:
         """The engine's name of the policy, loaded again where it does not know it (it restarted), and its answer."""
-        if route.model is not None:
-            return route.model, await self._post(stack, turn, route.model)
-        lease = await stack.enter_async_context(self.policies.hold(route.policy))
+        lease = await stack.enter_async_context(self.policies.hold(route.policy, route.model))
         answer = await self._post(stack, turn, lease.model)
-        if answer.status == 404:
+        if answer.status == 404 and route.model is None:
             lease = await self.policies.renew(lease)
             answer = await self._post(stack, turn, lease.model)
         return lease.model, answer
@@ -235,7 +181,7 @@ class Proxy:
             raw = await answer.read()
         turn.capture.reply.append(raw)
         body = reading.plain(raw)
-        headers = _passed(answer) + turn.headers()
+        headers = passed(answer) + turn.headers()
         turn.started = turn.finished = True
         await send_bytes(turn.send, answer.status, body, headers)
 
@@ -251,7 +197,7 @@ class Proxy:
             if not chunk:
                 body += reading.end()
             if not turn.started and (body or not chunk):
-                await self._start(turn, answer.status, _passed(answer))
+                await self._start(turn, answer.status, passed(answer))
             turn.finished = not chunk
             if body or not chunk:
                 await turn.send({"type": "http.response.body", "body": body, "more_body": bool(chunk)})
@@ -288,9 +234,3 @@ class DialectRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.proxy.call(self.dialect, scope, receive, send)
-
-
-def _passed(answer: Answer) -> Headers:
-    return [
-        (name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers if name not in NOT_PASSED
-    ]

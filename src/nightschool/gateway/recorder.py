@@ -28,7 +28,7 @@ class Recorder:
     """
 
     def __init__(self, store: Store, max_queue_bytes: int) -> None:
-        self._store = store
+        self.store = store
         self._max_queue_bytes = max_queue_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="recorder")
         self._changed = threading.Condition()
@@ -88,7 +88,7 @@ class Recorder:
             self._write(tenant, bare, None)
 
         try:
-            view = self._store.scoped(tenant)
+            view = self.store.scoped(tenant)
             view.submit(lambda conn: _insert(conn, tenant, record)).add_done_callback(settle)
         except Exception as error:  # boundary: whatever the store does, replies go on
             self._settle(record.id, error)

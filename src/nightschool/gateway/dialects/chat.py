@@ -19,9 +19,9 @@ def complaint(fields: Json) -> str | None:
     return None
 
 
-def asked(fields: Json) -> Asked:
+def asked(fields: Json, earlier: tuple[Json, ...] = ()) -> Asked:
     """Chat is the normal form: messages and tools stay as they came."""
-    return Asked(tuple(fields.get("messages") or ()), _listed(fields.get("tools")), resolve_sampler(fields))
+    return Asked(earlier + tuple(fields.get("messages") or ()), _listed(fields.get("tools")), resolve_sampler(fields))
 
 
 def refusal_event(error: RequestRefused) -> bytes:

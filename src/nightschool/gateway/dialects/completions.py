@@ -19,11 +19,11 @@ def complaint(fields: Json) -> str | None:
     return None if isinstance(prompt, str | list) and prompt != [] else "`prompt` is neither a text nor a list."
 
 
-def asked(fields: Json) -> Asked:
+def asked(fields: Json, earlier: tuple[Json, ...] = ()) -> Asked:
     """One user's message: a text prompt as it is, anything else as parts."""
     prompt = fields.get("prompt")
     content = prompt if isinstance(prompt, str) else [_part(one) for one in _prompts(prompt)]
-    return Asked(({"role": "user", "content": content},), (), resolve_sampler(fields))
+    return Asked((*earlier, {"role": "user", "content": content}), (), resolve_sampler(fields))
 
 
 def parse_plain(raw: bytes) -> ParsedReply:

@@ -104,7 +104,8 @@ class Translation:
 class Dialect:
     """One wire format. `word` is its name in the configuration, `name` the one that is stored.
 
-    `complaint` says what is wrong with a request's fields, `None` if nothing. `token_fields` is what a request
+    `complaint` says what is wrong with a request's fields, `None` if nothing. `asked` reads them, after the
+    messages of earlier turns that they name without carrying them. `token_fields` is what a request
     must carry so that the engine gives ids and log-probabilities, empty where the format has no room for them.
     `refusal` and `refusal_event` give an error its shape, as a reply and inside a stream.
     """
@@ -113,7 +114,7 @@ class Dialect:
     word: str
     path: str
     complaint: Callable[[Json], str | None]
-    asked: Callable[[Json], Asked]
+    asked: Callable[[Json, tuple[Json, ...]], Asked]
     parse_plain: Callable[[bytes], ParsedReply]
     parse_stream: Callable[[bytes], ParsedReply]
     refusal: Callable[[RequestRefused], Json]

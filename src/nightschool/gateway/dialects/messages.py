@@ -24,14 +24,14 @@ def complaint(fields: Json) -> str | None:
     return None
 
 
-def asked(fields: Json) -> Asked:
+def asked(fields: Json, earlier: tuple[Json, ...] = ()) -> Asked:
     sampler = resolve_sampler({**fields, "tool_choice": _tool_choice(fields), "response_format": _format(fields)})
-    return Asked(tuple(messages_of(fields)), tuple(tools_of(fields)), sampler)
+    return Asked((*earlier, *messages_of(fields)), tuple(tools_of(fields)), sampler)
 
 
-def to_chat(fields: Json, _earlier: tuple[Json, ...]) -> Json:
+def to_chat(fields: Json, earlier: tuple[Json, ...]) -> Json:
     """The chat request that asks the same."""
-    body = chat_fields(fields, messages_of(fields), tools_of(fields))
+    body = chat_fields(fields, [*earlier, *messages_of(fields)], tools_of(fields))
     metadata = body.pop("metadata", None)
     if isinstance(metadata, dict) and isinstance(metadata.get("user_id"), str):
         body["user"] = metadata["user_id"]

@@ -24,9 +24,9 @@ def complaint(fields: Json) -> str | None:
     return "`input` is neither a text nor a list of objects."
 
 
-def asked(fields: Json) -> Asked:
+def asked(fields: Json, earlier: tuple[Json, ...] = ()) -> Asked:
     sampler = resolve_sampler({**fields, "tool_choice": _tool_choice(fields), "response_format": _format(fields)})
-    return Asked(tuple(messages_of(fields)), tuple(tools_of(fields)), sampler, is_complete(fields))
+    return Asked(tuple(messages_of(fields, earlier)), tuple(tools_of(fields)), sampler, is_complete(fields))
 
 
 def to_chat(fields: Json, earlier: tuple[Json, ...]) -> Json:
@@ -37,7 +37,7 @@ def to_chat(fields: Json, earlier: tuple[Json, ...]) -> Json:
         raise cannot("stored prompts")
     if not is_complete(fields):
         raise cannot("conversations or items that are kept by the provider")
-    body = chat_fields(fields, [*earlier, *messages_of(fields)], tools_of(fields))
+    body = chat_fields(fields, messages_of(fields, earlier), tools_of(fields))
     body.pop("metadata", None)
     reasoning = fields.get("reasoning")
     renamed = {

@@ -12,11 +12,12 @@ TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "re
 ANSWERS = ("_output", "_response", "item_reference")
 
 
-def messages_of(fields: Json) -> list[Json]:
-    """A request's instructions and input as chat messages."""
+def messages_of(fields: Json, earlier: tuple[Json, ...] = ()) -> list[Json]:
+    """A request's instructions and input as chat messages, the instructions before what was said `earlier`."""
     found: list[Json] = []
     if fields.get("instructions"):
         found.append({"role": "system", "content": fields["instructions"]})
+    found += earlier
     given = fields.get("input")
     if isinstance(given, str):
         return [*found, {"role": "user", "content": given}]
