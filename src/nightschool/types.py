@@ -21,6 +21,15 @@ class Fidelity(StrEnum):
     TEXT = "text_only"
 
 
+class Support(StrEnum):
+    """How much of the model's distribution a sampler could draw from. Ratios need all of it (law 2)."""
+
+    FULL = "full"
+    GREEDY = "greedy decoding"
+    CONSTRAINED = "constrained decoding"
+    TRUNCATED = "truncated support"
+
+
 class LogprobProvenance(StrEnum):
     ENGINE = "engine"
     RECOMPUTED = "recomputed"
@@ -121,6 +130,14 @@ class Sampler:
             and not self.frequency_penalty
             and not self.constraints
         )
+
+    @property
+    def support(self) -> Support:
+        if self.temperature <= 0:
+            return Support.GREEDY
+        if self.constraints:
+            return Support.CONSTRAINED
+        return Support.FULL if self.full_support else Support.TRUNCATED
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,17 @@ def explain(
 
     Example: nightschool explain chatcmpl-7f3a
     """
+    from nightschool.dashboard.queries.ledger import today
     from nightschool.store.explain import explain as look
 
     call: Call = ctx.obj
     with call.store() as store, store.read() as conn:
         found = look(conn, store.tenant, exchange)
     facts = found["exchange"]
+    found["today"] = today(facts, found["feedback"])
     sentence = f"{found['summary'][:1].upper()}{found['summary'][1:]}".rstrip(".") + "."
+    if not found["ledger"]:
+        sentence = f"{sentence} {_standing(found['today'])}"
     evidence = [_facts(found)]
     evidence += [_ledger(found["ledger"])] if found["ledger"] else []
     evidence += [_feedback(found["feedback"])] if found["feedback"] else []
@@ -39,21 +43,53 @@ def explain(
     return Answer("explain", f"Exchange {facts['id']}: {sentence}", found, tuple(evidence))
 
 
+def _standing(now: Json) -> str:
+    """What the next run would do with it, as a sentence."""
+    if now["state"] == "open":
+        return f"It may train: {now['reason']}."
+    return f"Today it would be {'held back' if now['state'] == 'held' else now['state']}: {now['reason']}."
+
+
 def _facts(found: Json) -> Table:
     from nightschool.dashboard.formatting import clock
 
     facts, session = found["exchange"], found["session"]
+    good = [name for name, against in found["today"]["objectives"].items() if against is None]
     sampled = facts["num_sampled_tokens"]
     rows = (
         ("session", f"{facts['session_id']}, exchange {len(found['branch'])} of its branch"),
         ("agent", f"{facts['agent']}, policy {facts['policy_version'][:12]}"),
         ("at", f"{clock(facts['started_at'])}, {facts['status']}"),
-        ("tokens", f"{facts['fidelity']}, {'missing' if sampled is None else f'{sampled} sampled'}"),
+        ("dialect", f"{facts['dialect']}{', streamed' if facts['streamed'] else ''}"),
+        ("branch", _branch(found)),
+        ("fidelity", f"{facts['fidelity']}{_because(facts['fidelity_reason'])}"),
+        ("tokens", f"{'missing' if sampled is None else f'{sampled} sampled'}{_usage(facts['usage'])}"),
+        ("flags", ", ".join(map(str, facts["flags"] or ())) or "none"),
         ("split", f"{facts['split']} ({facts['purpose']})"),
         ("consent", "may be trained on" if facts["training_allowed"] else "may not be trained on"),
+        ("good for", ", ".join(good) or "no objective"),
         ("begins", session["preview"]),
     )
     return Table(rows, wraps=(1,))
+
+
+def _branch(found: Json) -> str:
+    facts = found["exchange"]
+    kind = facts["branch"].replace("_", "-")
+    told = f"{kind} of {facts['retry_of']}, counted once" if facts["retry_of"] else kind
+    again = [f"repeated by {other}" for other in found["retries"]]
+    unseen = [] if facts["context_complete"] else ["what came before it was never seen"]
+    return ", ".join((told, *again, *unseen))
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _usage(usage: Json | None) -> str:
+    """The upstream's own counts, those that are numbers."""
+    counts = [f"{name} {value}" for name, value in (usage or {}).items() if type(value) is int]
+    return f"; the upstream counts {', '.join(counts)}" if counts else ""
 
 
 def _ledger(lines: list[Json]) -> Table:

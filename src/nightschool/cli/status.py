@@ -24,6 +24,7 @@ def status(ctx: typer.Context, agent: AgentOption = None) -> Answer:
     Example: nightschool status --agent support-shop
     """
     from nightschool.dashboard.pages import Page, index_page
+    from nightschool.dashboard.queries.material import material
     from nightschool.dashboard.queries.scope import Scope
 
     call: Call = ctx.obj
@@ -31,14 +32,16 @@ def status(ctx: typer.Context, agent: AgentOption = None) -> Answer:
     with call.store() as store, store.read() as conn:
         scope = Scope(store.tenant, time.time(), {"agent": agent} if agent else {}, facts)
         page = index_page(conn, scope, {})
+        good_for = page.data.get("material") or material(conn, scope, page.data.get("agent"))
     assert isinstance(page, Page)
-    data = page.data | {"running": facts["engine"] is not None, "engine": facts["engine"]}
+    data = page.data | {"running": facts["engine"] is not None, "engine": facts["engine"], "good_for": good_for}
     if page.kind == "agents":
         return Answer("status", page.answer, data, (_agents(data),), "nightschool status --agent NAME")
     sentence = f"{data['agent']}: {page.answer}"
     if data["recording"] is None:
         return Answer("status", sentence, data, (), "nightschool up" if facts["engine"] is None else "")
-    return Answer("status", sentence, data, (_facts_table(page, facts), *_releases(data)), _next(data))
+    good = (_good_for(good_for),) if data["serving"] is None else ()
+    return Answer("status", sentence, data, (_facts_table(page, facts), *_releases(data), *good), _next(data))
 
 
 def _facts(call: Call) -> Json:
@@ -103,6 +106,17 @@ def _releases(data: Json) -> tuple[Table, ...]:
     ticks = axis(SHARE, [f"{tick:.0f}" for tick in SHARE.ticks])
     header = ("release", "success %", ticks, "since first", "judged", "reading")
     return (Table(tuple(rows), header, tuple(tones), drawn=(2,), wraps=(5,)),) if rows else ()
+
+
+def _good_for(found: Json) -> Table:
+    """What each objective could learn from, and what it lacks where that is nothing."""
+    from nightschool.dashboard.formatting import number
+
+    rows = []
+    for line in found["objectives"]:
+        against = ", ".join(f"{reason['reason']} {number(reason['number'])}" for reason in line["refused"])
+        rows.append((line["title"], f"{number(line['usable'])} of {number(line['of'])}", against or line["lacks"]))
+    return Table(tuple(rows), ("good for", "usable", "against the rest"), right=(1,), wraps=(2,))
 
 
 def _agents(data: Json) -> Table:

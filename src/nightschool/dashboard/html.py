@@ -14,14 +14,24 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from nightschool.dashboard import formatting, marks, sentences
+from nightschool.objectives.legality import OBJECTIVES
 
 NAVIGATION = (
     ("Overview", "/", ("overview", "agents")),
     ("Sessions", "/sessions", ("sessions", "session")),
     ("Feedback", "/feedback", ("feedback",)),
+    ("Ledger", "/ledger", ("ledger",)),
     ("Runs", "/runs", ("runs", "run")),
     ("Releases", "/releases", ("releases", "verdict")),
 )
+CARE = (("Imports", "/imports", ("imports",)), ("Keys", "/keys", ("keys",)))
+BRANCHES = {
+    "main": "main",
+    "retry": "retry",
+    "title": "title generation",
+    "compaction": "compaction",
+    "sub_agent": "sub-agent",
+}
 HTMX = {
     "includeIndicatorStyles": False,
     "allowEval": False,
@@ -69,6 +79,9 @@ def environment() -> Environment:
     }
     made.globals |= {
         "navigation": NAVIGATION,
+        "care": CARE,
+        "BRANCHES": BRANCHES,
+        "OBJECTIVES": {objective.name: objective.title for objective in OBJECTIVES},
         "htmx_config": json.dumps(HTMX),
         "link": link,
         "static": lambda name: f"/static/{name}?v={static_version()}",

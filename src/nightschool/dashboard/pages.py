@@ -13,7 +13,19 @@ from nightschool.dashboard.curves import plots
 from nightschool.dashboard.formatting import difference, share, short_id
 from nightschool.dashboard.intervals import BETTER, NEUTRAL, SHARE, WORSE, axis, row
 from nightschool.dashboard.marks import one_line, plain
-from nightschool.dashboard.queries import feedback, overview, releases, runs, session, sessions, verdicts
+from nightschool.dashboard.queries import (
+    feedback,
+    imports,
+    keys,
+    ledger,
+    overview,
+    releases,
+    runs,
+    session,
+    sessions,
+    verdicts,
+)
+from nightschool.dashboard.queries.material import material
 from nightschool.dashboard.queries.scope import Scope, agents
 from nightschool.dashboard.series import sparkline
 from nightschool.dashboard.suites import suite_groups
@@ -77,6 +89,7 @@ def _overview(conn: sa.Connection, scope: Scope, asked: str | None, known: list[
         "plots": {found["version"]["digest"]: _share_plot(found) for found in rows},
         "sparks": {item["kind"]: sparkline(item["days"]) for item in data.get("heard", [])},
         "last_night": sentences.last_night(data, scope.now) if data["recording"] else [],
+        "good_for": sentences.material(data["material"]) if data.get("material") else "",
     }
     answer = sentences.overview(data)
     lead = sentences.serving_row(data)
@@ -123,7 +136,8 @@ def session_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> 
             return Elsewhere(f"/sessions/{quote(known, safe='')}")
         raise _missing("session", path["id"])
     view = scope.text("view") if scope.text("view") in ("tokens", "raw") else "read"
-    drawn: Json = {"view": view, "selected": data["exchange"]}
+    branch = next((found["branch"] for found in data["branches"] if found["key"] == data["branch"]), "")
+    drawn: Json = {"view": view, "selected": data["exchange"], "branch": branch}
     if view == "tokens":
         drawn["tokens"] = _token_rows(data, scope)
     if view == "raw" and data["selected"]:
@@ -157,6 +171,24 @@ def body_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Byt
 def feedback_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page:
     data = feedback.feedback_list(conn, scope)
     return Page("feedback", "Feedback", sentences.feedback_list(data), data, "")
+
+
+def ledger_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page:
+    """What became of every exchange, why, and what the rest is good for."""
+    data = ledger.ledger_page(conn, scope)
+    data["material"] = material(conn, scope, data["only"])
+    most = max((line["exchanges"] for line in (*data["looked_at"], *data["not_looked_at"])), default=0)
+    return Page("ledger", "Ledger", sentences.ledger(data), data, "nightschool status --json", {"most": most})
+
+
+def imports_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page:
+    data = imports.import_list(conn, scope)
+    return Page("imports", "Imports", sentences.import_list(data), data, "")
+
+
+def keys_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page:
+    data = keys.key_list(conn, scope)
+    return Page("keys", "Keys", sentences.key_list(data), data, "")
 
 
 def runs_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page:
@@ -256,14 +288,18 @@ def _is_selected(message: Json, data: Json) -> bool:
 
 
 def _raw_texts(conn: sa.Connection, scope: Scope, call: Json) -> list[Json]:
+    """Request and reply as text, `RAW_CHARS` at once, from where the URL says (`request_at`, `reply_at`)."""
     texts = []
     for name, data in session.raw_bodies(conn, scope.tenant, call).items():
-        text = None if data is None else data.decode("utf-8", "backslashreplace")
+        text = "" if data is None else data.decode("utf-8", "backslashreplace")
+        begin = min(session.whole_number(scope.text(f"{name}_at"), 0), max(0, len(text) - 1))
         texts.append(
             {
                 "name": name,
-                "text": None if text is None else text[:RAW_CHARS],
-                "left_out": 0 if text is None else max(0, len(text) - RAW_CHARS),
+                "text": None if data is None else text[begin : begin + RAW_CHARS],
+                "begin": begin,
+                "end": min(len(text), begin + RAW_CHARS),
+                "total": len(text),
                 "size": 0 if data is None else len(data),
             }
         )

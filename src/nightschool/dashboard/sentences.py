@@ -86,6 +86,42 @@ def feedback_list(data: Json) -> str:
     return f"{heard}; {waits} for an exchange that has not arrived."
 
 
+def ledger(data: Json) -> str:
+    """What became of everything, each exchange counted once."""
+    counts = data["counts"]
+    total = sum(counts.values())
+    if not total:
+        return "No exchanges yet."
+    parts = [
+        f"{number(counts[state])} {name}"
+        for state, name in (("trained", "trained"), ("held", "held back"), ("excluded", "excluded"))
+        if counts[state]
+    ]
+    parts += [f"{number(counts['open'])} not looked at yet"] if counts["open"] else []
+    return f"{plural(total, 'exchange')}: {', '.join(parts)}."
+
+
+def material(data: Json) -> str:
+    """What the recorded material would already be good for."""
+    good = [line["title"] for line in data["objectives"] if line["usable"]]
+    if not good:
+        return "Good for no objective yet."
+    return f"Already good for {', '.join(good[:-1])}{' and ' if len(good) > 1 else ''}{good[-1]}."
+
+
+def import_list(data: Json) -> str:
+    if not data["rows"]:
+        return "Nothing was imported."
+    return f"{plural(len(data['rows']), 'import')}, each with what was taken, merged and refused."
+
+
+def key_list(data: Json) -> str:
+    live = sum(row["revoked_at"] is None for row in data["rows"])
+    if not data["rows"]:
+        return "No keys yet."
+    return f"{plural(live, 'key')} in use; {number(len(data['rows']) - live)} revoked."
+
+
 def run_list(data: Json) -> str:
     counts = data["counts"]
     total = sum(counts.values())

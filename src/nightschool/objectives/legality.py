@@ -1,11 +1,199 @@
-"""What may train with what: checked before a run, refused with the name of the rule (design laws 2, 3, 8)."""
+"""What may train with what, said with the name of the rule (design laws 2, 3, 8). Pure.
+
+First of what is recorded: which objectives an exchange, or a judged branch of a session, would be material
+for, and why not for the others. Then of samples: checked before a run, refused when a rule is broken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 from nightschool.errors import RefusedError, TooLittleDataError
-from nightschool.types import Fidelity, Sample, Sampler
+from nightschool.types import (
+    Branch,
+    FeedbackKind,
+    Fidelity,
+    LedgerState,
+    LogprobProvenance,
+    Purpose,
+    Sample,
+    Sampler,
+    Split,
+    Support,
+)
+
+TEXT_ONLY = "text only"
+NO_LOGPROBS = "no log-probabilities of the engine"
+NO_FEEDBACK = "no feedback"
+NO_GROUP = "one reply to its request"
+GATE_SPLIT = "gate split"
+SELECT_SPLIT = "select split: measures drift"
+SIDE_BRANCH = "side branch"
+INCOMPLETE = "context incomplete"
+DENIED = "training denied"
+EXAM = "exam"
+NEXT_RUN = "the next run considers it"
+
+
+class Heard(StrEnum):
+    """What a judgement gives an objective to learn from. The values say what is missing without it."""
+
+    VERDICT = "no verdict"  # whether it went well
+    PAIR = "no better reply"  # what should have been said instead, or which of two is better
+    WORDS = "no words"  # why
+
+
+SAYS: dict[FeedbackKind, frozenset[Heard]] = {
+    FeedbackKind.THUMB: frozenset({Heard.VERDICT}),
+    FeedbackKind.OUTCOME: frozenset({Heard.VERDICT}),
+    FeedbackKind.TEXT: frozenset({Heard.WORDS}),
+    FeedbackKind.CORRECTION: frozenset({Heard.PAIR, Heard.WORDS}),
+    FeedbackKind.PREFERENCE: frozenset({Heard.PAIR}),
+}
+
+
+def heard_in(kinds: Iterable[str]) -> frozenset[Heard]:
+    """What kinds of feedback say together; kinds that are not known say nothing."""
+    given = set(kinds)
+    return frozenset(heard for kind, said in SAYS.items() if kind.value in given for heard in said)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What decides about one exchange; or about a judged branch, then of its least fit exchange.
+
+    `heard` is what was said about it. `group_size` counts the judged replies to the same request by the same
+    policy, this one included.
+    """
+
+    status: str = "ok"
+    purpose: Purpose = Purpose.SERVE
+    split: Split = Split.TRAIN
+    branch: Branch = Branch.MAIN
+    training_allowed: bool = True
+    context_complete: bool = True
+    fidelity: Fidelity = Fidelity.EXACT
+    support: Support = Support.FULL
+    logprob_provenance: LogprobProvenance = LogprobProvenance.ENGINE
+    heard: frozenset[Heard] = frozenset()
+    group_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What one objective needs of its material. `lacks` is told where there is none at all.
+
+    `tokens`: the exact tokens, from a sampler whose distribution the trainer can recompute. `logprobs`: the
+    engine's own of the policy that sampled. `group`: at least two judged replies to one request.
+    """
+
+    name: str
+    title: str
+    learns_from: str
+    lacks: str
+    needs: Heard | None = None
+    tokens: bool = False
+    logprobs: bool = False
+    group: bool = False
+
+
+OBJECTIVES = (
+    Objective("sft", "SFT", "whole replies", "It needs one whole reply that may train."),
+    Objective(
+        "dpo",
+        "DPO",
+        "replies with a better one",
+        "It needs corrections, or preferences between two replies.",
+        Heard.PAIR,
+    ),
+    Objective("kto", "KTO, BCO", "judged replies and sessions", "It needs thumbs or outcomes.", Heard.VERDICT),
+    Objective(
+        "hindsight",
+        "Hindsight self-distillation",
+        "replies and sessions with words about them",
+        "It needs exact tokens, and texts or corrections.",
+        Heard.WORDS,
+        tokens=True,
+    ),
+    Objective(
+        "oapl",
+        "OAPL, single rollout",
+        "judged replies and sessions",
+        "It needs exact tokens, and thumbs or outcomes.",
+        Heard.VERDICT,
+        tokens=True,
+    ),
+    Objective(
+        "grpo",
+        "GRPO, group OAPL",
+        "groups of judged replies to one request",
+        "It needs several judged replies to one request; an environment that can be replayed makes them.",
+        Heard.VERDICT,
+        tokens=True,
+        logprobs=True,
+        group=True,
+    ),
+)
+
+
+def reason_against_any(facts: Facts) -> str | None:
+    """Why this trains with no objective, whatever was said about it; `None` when it may."""
+    if facts.purpose == Purpose.EXAM:
+        return EXAM
+    if not facts.training_allowed:
+        return DENIED
+    if facts.status != "ok":
+        return facts.status
+    if not facts.context_complete:
+        return INCOMPLETE
+    if facts.split == Split.GATE:
+        return GATE_SPLIT
+    return SELECT_SPLIT if facts.split == Split.SELECT else None
+
+
+def reason_against_tokens(facts: Facts) -> str | None:
+    """Why a ratio may not be taken on its tokens; `None` when it may."""
+    if facts.fidelity == Fidelity.TEXT:
+        return TEXT_ONLY
+    return None if facts.support == Support.FULL else facts.support.value
+
+
+def reason_against_use(objective: Objective, facts: Facts) -> str | None:
+    """Why `objective` may not learn from it; `None` when it may. What can never be mended is told first."""
+    against = reason_against_any(facts)
+    if against is None and objective.tokens:
+        against = reason_against_tokens(facts)
+    if against is None and objective.logprobs and facts.logprob_provenance != LogprobProvenance.ENGINE:
+        against = NO_LOGPROBS
+    if against is None and objective.needs is not None and objective.needs not in facts.heard:
+        against = objective.needs.value
+    if against is None and objective.group and facts.group_size < 2:
+        against = NO_GROUP
+    return against
+
+
+def legal(facts: Facts) -> dict[str, str | None]:
+    """Every objective by name, with the reason against it, `None` where it may learn from this."""
+    return {objective.name: reason_against_use(objective, facts) for objective in OBJECTIVES}
+
+
+def standing(facts: Facts) -> tuple[LedgerState | None, str]:
+    """What a night would do today with an exchange that no run has looked at: its state and why.
+
+    `None` stands for: it may train, and the next run considers it.
+    """
+    against = reason_against_any(facts)
+    if against in (GATE_SPLIT, SELECT_SPLIT):
+        return LedgerState.HELD, against
+    against = against or reason_against_tokens(facts)
+    if against is not None:
+        return LedgerState.EXCLUDED, against
+    if Heard.VERDICT not in facts.heard:
+        main = facts.branch == Branch.MAIN
+        return (LedgerState.HELD, NO_FEEDBACK) if main else (LedgerState.EXCLUDED, SIDE_BRANCH)
+    return None, NEXT_RUN
 
 
 def reason_against(fidelity: Fidelity, sampler: Sampler) -> str | None:
@@ -13,13 +201,7 @@ def reason_against(fidelity: Fidelity, sampler: Sampler) -> str | None:
 
     Ratios need the exact tokens, and a sampler whose whole distribution the trainer can recompute.
     """
-    if fidelity == Fidelity.TEXT:
-        return "text only"
-    if sampler.temperature <= 0:
-        return "greedy decoding"
-    if sampler.constraints:
-        return "constrained decoding"
-    return None if sampler.full_support else "truncated support"
+    return reason_against_tokens(Facts(fidelity=fidelity, support=sampler.support))
 
 
 def require_tokens(samples: Sequence[Sample]) -> None:

@@ -126,6 +126,7 @@ def _facts(tenant: str, record: Record, place: Place) -> dict[str, Any]:
         "fidelity": record.fidelity.value,
         "logprob_provenance": record.logprob_provenance.value,
         "sampler": asdict(record.sampler),
+        "support": record.sampler.support.value,
         "training_allowed": caller.training_allowed,
         "system_hash": place.thread.system_hash,
         "branch": place.branch.value,

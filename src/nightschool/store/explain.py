@@ -14,7 +14,10 @@ from nightschool.types import Json, LedgerState
 UNSEEN = "not yet looked at by any run"
 
 # Hashes and packed vectors say nothing to a person.
-HIDDEN = {"tenant", "request_body", "reply_body", "tools_blob", "prompt_message", "reply_match_hash", "prompt_ids"}
+HIDDEN = {
+    "tenant", "request_body", "reply_body", "tools_blob", "prompt_message", "reply_match_hash", "prompt_ids",
+    "context_hash",
+}  # fmt: skip
 
 
 def explain(conn: sa.Connection, tenant: str, exchange_id: str) -> Json:
@@ -22,7 +25,7 @@ def explain(conn: sa.Connection, tenant: str, exchange_id: str) -> Json:
 
     `exchange_id` may also be the upstream's id or an external key. `branch` lists the exchanges from the
     session's first to this one. `releases` are those whose adapter trained on it, or descends from one that
-    did (`trained_here` tells which).
+    did (`trained_here` tells which). `retries` are the exchanges that repeat this one.
 
     Raises:
         MissingError: no such exchange.
@@ -41,6 +44,7 @@ def explain(conn: sa.Connection, tenant: str, exchange_id: str) -> Json:
         "exchange": exchange,
         "session": _session(conn, tenant, exchange["session_id"]),
         "branch": _branch(conn, tenant, found),
+        "retries": _retries(conn, tenant, exchange),
         "feedback": _feedback(conn, tenant, found, exchange["session_id"]),
         "ledger": lines,
         "releases": _releases(conn, tenant, found),
@@ -59,6 +63,13 @@ def _branch(conn: sa.Connection, tenant: str, exchange_id: str) -> list[str]:
     above = sa.select(exchanges.c.id, exchanges.c.parent_exchange_id, chain.c.hop + 1)
     chain = chain.union_all(above.where(exchanges.c.tenant == tenant, exchanges.c.id == chain.c.parent_exchange_id))
     return list(conn.scalars(sa.select(chain.c.id).order_by(chain.c.hop.desc())))
+
+
+def _retries(conn: sa.Connection, tenant: str, exchange: Json) -> list[str]:
+    """By the index of the session that both belong to."""
+    mine = (exchanges.c.tenant == tenant, exchanges.c.session_id == exchange["session_id"])
+    query = sa.select(exchanges.c.id).where(*mine, exchanges.c.retry_of == exchange["id"])
+    return list(conn.scalars(query.order_by(exchanges.c.started_at, exchanges.c.id)))
 
 
 def _feedback(conn: sa.Connection, tenant: str, exchange_id: str, session_id: str) -> list[Json]:

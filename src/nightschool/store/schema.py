@@ -98,6 +98,7 @@ sessions = Table(
     Index("sessions_recent", "tenant", "agent", "last_at"),
     Index("sessions_external", "tenant", "external_key"),
     Index("sessions_exam", "tenant", "exam_id"),
+    Index("sessions_parent", "tenant", "parent_session_id"),
 )
 
 exchanges = Table(
@@ -141,6 +142,7 @@ exchanges = Table(
     Column("fidelity", String, nullable=False),
     Column("logprob_provenance", String, nullable=False),
     Column("sampler", JSON, nullable=False),
+    Column("support", String, nullable=False, server_default="full"),  # types.Support of the sampler
     Column("training_allowed", Boolean, nullable=False),
     Column("branch", String, nullable=False, server_default="main"),  # types.Branch
     Column("retry_of", String),  # the exchange that this one repeats
@@ -151,7 +153,24 @@ exchanges = Table(
     Column("key_id", String),
     Column("origin", String, nullable=False, server_default="gateway"),  # gateway, or the import's id
     PrimaryKeyConstraint("tenant", "id"),
-    Index("exchanges_session", "tenant", "session_id", "started_at"),
+    # All that the ledger counts by: it reads this index alone, newest sessions first.
+    Index(
+        "exchanges_session",
+        "tenant",
+        "session_id",
+        "started_at",
+        "id",
+        "agent",
+        "status",
+        "purpose",
+        "split",
+        "branch",
+        "training_allowed",
+        "context_complete",
+        "fidelity",
+        "support",
+        "logprob_provenance",
+    ),
     Index("exchanges_match", "tenant", "reply_match_hash", "system_hash", "started_at"),
     Index(
         "exchanges_failed", "tenant", "prompt_message", sqlite_where=NOT_OK, postgresql_where=NOT_OK
@@ -202,7 +221,7 @@ feedback = Table(
     Column("origin", String, nullable=False, server_default="api"),  # api, browser, webhook, otel, or the import's id
     PrimaryKeyConstraint("tenant", "id"),
     UniqueConstraint("tenant", "idempotency_key"),
-    Index("feedback_session", "tenant", "session_id"),
+    Index("feedback_session", "tenant", "session_id", "exchange_id", "state", "kind"),
     Index("feedback_parked", "tenant", "state", "target_id"),
     Index("feedback_recent", "tenant", "received_at"),
 )
@@ -235,7 +254,7 @@ ledger = Table(
     Column("advantage", Float),
     Column("weight", Float),
     PrimaryKeyConstraint("tenant", "run_id", "exchange_id"),
-    Index("ledger_exchange", "tenant", "exchange_id"),
+    Index("ledger_exchange", "tenant", "exchange_id", "run_id", "state", "reason", "session_id"),
 )
 
 runs = Table(

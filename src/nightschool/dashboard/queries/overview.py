@@ -7,6 +7,7 @@ import statistics
 import sqlalchemy as sa
 
 from nightschool.dashboard.formatting import DAY_S
+from nightschool.dashboard.queries.material import material
 from nightschool.dashboard.queries.outcomes import has_thumb, is_up, thumb_scores
 from nightschool.dashboard.queries.scope import Names, Scope, names
 from nightschool.gate.statistics import newcombe, wilson
@@ -20,18 +21,23 @@ SIDE = 0.025  # on each side of a 95 % interval
 
 
 def overview(conn: sa.Connection, scope: Scope, agent: str | None, known: list[str]) -> Json:
-    """Everything about one of the `known` agents, the first by default. At most 11 queries."""
+    """Everything about one of the `known` agents, the first by default. At most 11 queries.
+
+    Before the first release `material` tells what is recorded is good for; then there is nothing to compare yet.
+    """
     agent = agent or (known[0] if known else scope.facts.get("agent"))
     data: Json = {"agent": agent, "agents": known, "needed_judged": NEEDED_JUDGED}
     if agent not in known:
         return {**data, "releases": [], "recording": None}
     labels = names(conn, scope.tenant)
-    moves = _moves(conn, scope.tenant, agent)
+    released = any(owner == agent for owner, _ in labels.numbers)
+    moves = _moves(conn, scope.tenant, agent) if released else []
     data["serving"] = _serving(moves, labels, agent)
     data["releases"] = success_by_release(conn, scope, agent, labels)
     data["recording"] = _recording(conn, scope, agent)
     data["heard"] = _heard(conn, scope, agent)
-    run, examined = _last_run(conn, scope, agent), _verdicts(conn, scope, agent, labels)
+    data["material"] = None if released else material(conn, scope, agent)
+    run, examined = _last_run(conn, scope, agent), _verdicts(conn, scope, agent, labels) if released else []
     data["last_night"] = {"run": run, "verdict": examined[0] if examined else None}
     data["parked"] = _parked(conn, scope.tenant)
     data["decisions"] = _decisions(run, examined)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from nightschool.dashboard.marks import one_line
+from nightschool.dashboard.parts import other_parts
+from nightschool.dashboard.queries.ledger import today
 from nightschool.dashboard.queries.outcomes import outcome_of, thumb_scores
 from nightschool.dashboard.queries.scope import Names, Scope, names
 from nightschool.dashboard.trace import Leaf, MessageRow, Node, Tree
@@ -22,11 +24,14 @@ TREE_LINES = 300
 TREE_BLOB_BYTES = 4_000  # longer messages are named in the tree by their role alone
 LEDGER_LINES = 20
 FEEDBACK_ROWS = 1000
+TEXT_CHARS = 200_000  # of one message; the raw view pages through the rest
+RELATED_ROWS = 50
 
 EXCHANGE_FACTS = (
     "id", "status", "error", "http_status", "started_at", "duration_ms", "first_byte_ms", "overhead_ms", "streamed",
     "dialect", "fidelity", "logprob_provenance", "sampler", "split", "purpose", "training_allowed", "upstream_id",
-    "external_key", "num_prompt_tokens", "num_sampled_tokens", "policy_version", "parent_exchange_id",
+    "external_key", "num_prompt_tokens", "num_sampled_tokens", "policy_version", "parent_exchange_id", "branch",
+    "retry_of", "fidelity_reason", "context_complete", "flags", "usage", "key_id", "origin", "support",
 )  # fmt: skip
 
 
@@ -47,12 +52,14 @@ def session(conn: sa.Connection, scope: Scope, session_id: str) -> Json | None:
     bodies = _bodies(conn, scope.tenant, [node.blob for node in shown], [line.node.blob for line in lines[:TREE_LINES]])
     data["messages"] = [_message(node, bodies, calls, replies, said) for node in shown]
     data["tree"] = [
-        {**_tree_node(line.node, bodies, said), "level": min(line.level, 6), "side": line.side}
+        {**_tree_node(line.node, bodies, calls, said), "level": min(line.level, 6), "side": line.side}
         for line in lines[:TREE_LINES]
     ]
+    _name_sides(data["tree"])
     data["tree_left_out"] = max(0, len(lines) - TREE_LINES)
     data["branches"] = _branches(tree, calls)
     data["num_messages"] = len(tree.nodes)
+    data["related"] = _related(conn, scope.tenant, row)
     data["session_feedback"] = [item for item in said if item["exchange_id"] is None]
     chosen = calls.get(data["exchange"] or "")
     data["selected"] = _selected(conn, scope.tenant, chosen, labels, said) if chosen else None
@@ -71,6 +78,21 @@ def _session_row(conn: sa.Connection, tenant: str, session_id: str) -> Json | No
     found = {key: value for key, value in row.items() if key not in ("tenant", "score", "num_thumbs", "judged_at")}
     outcome = {"outcome": outcome_of(row["score"]), "at": row["judged_at"], "num_thumbs": row["num_thumbs"] or 0}
     return {**found, "outcome": outcome}
+
+
+def _related(conn: sa.Connection, tenant: str, row: Json) -> Json:
+    """The session this one works for, and those that work for it. One query."""
+    s = sessions.c
+    names_ = [name for name in (row["id"], row["external_key"]) if name]
+    above = row["parent_session_id"]
+    upward = sa.or_(s.id == above, s.external_key == above) if above else sa.false()
+    query = sa.select(s.id, s.preview, s.num_exchanges, s.last_at, upward.label("above"))
+    query = query.where(s.tenant == tenant, sa.or_(upward, s.parent_session_id.in_(names_)), s.id != row["id"])
+    found = [dict(row) for row in conn.execute(query.order_by(s.last_at).limit(RELATED_ROWS)).mappings()]
+    return {
+        "parent": next((found_row for found_row in found if found_row["above"]), None),
+        "children": [found_row for found_row in found if not found_row["above"]],
+    }
 
 
 def _exchanges(conn: sa.Connection, tenant: str, session_id: str, labels: Names) -> dict[str, Json]:
@@ -199,10 +221,13 @@ def _message(
     made = body.get("tool_calls")
     exchange_ids = [exchange_id for exchange_id, _ in node.replies]
     reply = replies.get(node.replies[0]) if node.replies else None
+    text = content_text(body.get("content"))
     return {
         "role": node.role,
         "position": node.depth + 1,
-        "text": content_text(body.get("content")),
+        "text": text[:TEXT_CHARS],
+        "left_out": max(0, len(text) - TEXT_CHARS),
+        "parts": other_parts(body),
         "tool_calls": [_call(call) for call in made if isinstance(call, dict)] if isinstance(made, list) else [],
         "name": body.get("name") if isinstance(body.get("name"), str) else None,
         "exchanges": [calls[exchange_id] for exchange_id in exchange_ids if exchange_id in calls],
@@ -222,7 +247,21 @@ def _call(call: Json) -> Json:
     return {"name": str(function.get("name")), "arguments": text}
 
 
-def _tree_node(node: Node, bodies: dict[str, Json], said: list[Json]) -> Json:
+def _branch_of(exchange_ids: list[str], calls: dict[str, Json]) -> str:
+    """What part of the session a message belongs to, by the exchange that ended there; empty where none did."""
+    return next((calls[exchange_id]["branch"] for exchange_id in exchange_ids if exchange_id in calls), "")
+
+
+def _name_sides(drawn: list[Json]) -> None:
+    """Give each root the branch of the first exchange drawn below it: what its side request was for."""
+    below = ""
+    for line in reversed(drawn):
+        below = line["branch"] or below
+        line["side_of"] = below if line["root"] else ""
+        below = "" if line["root"] else below
+
+
+def _tree_node(node: Node, bodies: dict[str, Json], calls: dict[str, Json], said: list[Json]) -> Json:
     body = bodies.get(node.blob)
     text = ""
     if body is not None:
@@ -240,6 +279,7 @@ def _tree_node(node: Node, bodies: dict[str, Json], said: list[Json]) -> Json:
         "exchange": exchange_ids[0] if exchange_ids else None,
         "repeats": len(node.replies),
         "unanswered": bool(node.unanswered),
+        "branch": _branch_of(exchange_ids, calls),
         "root": node.parent is None,
         "thumbs": thumbs,
         "num_feedback": sum(item["exchange_id"] in exchange_ids for item in said),
@@ -252,6 +292,7 @@ def _branches(tree: Tree, calls: dict[str, Json]) -> list[Json]:
         {
             "key": key,
             "main": key == main,
+            "branch": _branch_of(tree.nodes[key].exchanges(), calls) or "main",
             "num_messages": tree.nodes[key].depth + 1,
             "first_at": tree.nodes[key].first_at,
             "exchange": next((reply[0] for reply in tree.nodes[key].replies if reply[0] in calls), None),
@@ -279,6 +320,7 @@ def _selected(conn: sa.Connection, tenant: str, call: Json, labels: Names, said:
         "exchange": call,
         "feedback": [item for item in said if item["exchange_id"] == call["id"]],
         "ledger": lines,
+        "today": today(call, said),
     }
 
 

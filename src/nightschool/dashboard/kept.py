@@ -1,0 +1,49 @@
+"""Counts that took long to make are kept for a while, so that a page which is looked at costs little.
+
+A quick count is made anew each time: small stores always show the present. A kept one says when it was made.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from nightschool.types import Json
+
+QUICK_S = 0.05
+PATIENCE = 200.0  # kept this many times as long as it took: half a percent of one core at most
+LONGEST_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    found: Json
+    made_at: float
+    until: float
+
+
+@dataclass(slots=True)
+class Kept:
+    """Counts by key. Of several pages that ask at once one counts; the others wait for it."""
+
+    clock: Callable[[], float] = time.monotonic
+    effort: Callable[[], float] = time.thread_time  # the work itself, not what else the machine does
+    _counts: dict[Hashable, _Count] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, key: Hashable, now: float, count: Callable[[], Json]) -> Json:
+        """What `count` says, or said a while ago; `counted_at` is added: `now`, or the time of then.
+
+        Units: `now` in seconds since the epoch.
+        """
+        with self._lock:
+            known = self._counts.get(key)
+            if known is None or self.clock() >= known.until:
+                begun = self.effort()
+                found = count()
+                took = self.effort() - begun
+                held = min(LONGEST_S, PATIENCE * took) if took > QUICK_S else 0.0
+                known = self._counts[key] = _Count(found, now, self.clock() + held)
+            return {**known.found, "counted_at": known.made_at}
