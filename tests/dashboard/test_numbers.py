@@ -147,7 +147,9 @@ def test_releases_tell_who_serves_who_was_refused_and_where_roll_back_goes(night
     assert section["serving"]["digest"] == V3
 
 
-@pytest.mark.parametrize("path", ["/", "/sessions?outcome=down&has=text&q=a", "/feedback", "/runs", "/releases"])
+@pytest.mark.parametrize(
+    "path", ["/", "/sessions?outcome=down&has=text&q=a", "/feedback", "/ledger", "/runs", "/releases"]
+)
 def test_no_page_asks_more_than_twelve_questions(nights, path) -> None:
     assert _questions(nights, path) <= 12
 

@@ -14,7 +14,7 @@ from nightschool.access.identity import Access
 from nightschool.dashboard.app import CSP, build_dashboard
 from nightschool.store.database import Store
 
-LISTS = ["/", "/sessions", "/feedback", "/feedback?state=parked", "/runs", "/releases"]
+LISTS = ["/", "/sessions", "/feedback", "/feedback?state=parked", "/ledger", "/imports", "/keys", "/runs", "/releases"]
 STATES = ["empty", "twelve", "waiting", "nights", "hostile"]
 # words that name a thing of the design otherwise, and phrases its language forbids
 FORBIDDEN = re.compile(
@@ -73,7 +73,7 @@ def details(state: State) -> list[str]:
 def test_every_page_answers_in_one_sentence_and_keeps_its_headers(name, request) -> None:
     state: State = request.getfixturevalue(name)
     paths = [*LISTS, *details(state)]
-    assert len(paths) >= {"empty": 6, "twelve": 30, "waiting": 11, "nights": 38, "hostile": 30}[name]
+    assert len(paths) >= {"empty": 9, "twelve": 33, "waiting": 14, "nights": 41, "hostile": 33}[name]
     for path in paths:
         reply = state.client.get(path)
         assert reply.status_code == 200, path

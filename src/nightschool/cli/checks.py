@@ -48,12 +48,12 @@ def all_checks(call: Call) -> list[Check]:
     looks: list[Callable[[], Check]] = [
         _python,
         _packages,
-        lambda: _model_packages(config),
+        lambda: _model_packages(config, running),
         lambda: _disk(config.state),
         lambda: _token(config.state),
         lambda: _store(config.state / STORE_FILE),
         lambda: _adapters(call),
-        lambda: _model(config),
+        lambda: _model(config, running),
         lambda: _bind(config),
         lambda: _gateway(running),
         lambda: _engine(config, running),
@@ -89,11 +89,12 @@ def _packages() -> Check:
     return Check("packages", GOOD, f"{len(names)} installed")
 
 
-def _model_packages(config: Config) -> Check:
+def _model_packages(config: Config, running: Running | None) -> Check:
     absent = [name for name in MODEL_PACKAGES if _version(name) is None]
     if not absent:
         return Check("model packages", GOOD, ", ".join(f"{name} {_version(name)}" for name in MODEL_PACKAGES))
-    state = BAD if config.engine_url is None else NOTE
+    unneeded = config.engine_url or config.section("upstream").get("url") or (running is not None and not running.model)
+    state = NOTE if unneeded else BAD
     return Check("model packages", state, f"{', '.join(absent)} absent", "pip install 'nightschool[train]'")
 
 
@@ -146,7 +147,9 @@ def _adapters(call: Call) -> Check:
     return Check("adapters", GOOD, f"{len(serving)} serving, files unchanged")
 
 
-def _model(config: Config) -> Check:
+def _model(config: Config, running: Running | None) -> Check:
+    if (running is not None and not running.model) or config.section("upstream").get("url"):
+        return Check("model", GOOD, "the provider has its own")
     if config.engine_url is not None:
         return Check("model", GOOD, "the engine elsewhere has its own")
     is_hub_name = not Path(config.model).expanduser().exists() and config.model.count("/") == 1
@@ -194,6 +197,10 @@ def _engine(config: Config, running: Running | None) -> Check:
     url, key = (running.engine_url, running.engine_key) if running else (config.engine_url, None)
     if url is None:
         return Check("engine", NOTE, "not running", "nightschool up")
+    if running is not None and not running.model:  # a provider: only the gateway knows its address and its key
+        found = (health(running.gateway_url) or {}).get("engine")
+        mend = "" if found == "reachable" else "Callers get an error until it answers; recording goes on."
+        return Check("engine", BAD if mend else GOOD, f"the provider at {url} is {found or 'not known'}", mend)
     told = health(url, key)
     if told is None:
         log = f"See {config.state / 'engine.log'}; `nightschool up` starts it again."

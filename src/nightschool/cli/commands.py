@@ -29,6 +29,7 @@ class Command:
 
 COMMANDS = (
     Command("up", "run", "Serve: gateway, dashboard and engine.", "nightschool up --agent support-shop"),
+    Command("record", "run", "Record in front of a provider.", "nightschool record --upstream https://api.example.com"),
     Command("demo", "run", "Watch an agent get better in two nights.", "nightschool demo --seed 1"),
     Command(
         "models",

@@ -14,7 +14,7 @@ FILE = "up.json"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """One `up`. `engine_pid` is `None` for an engine that somebody else runs.
+    """One `up`, or one `record`: then `model` is empty. `engine_pid` is `None` for an engine that somebody else runs.
 
     `engine_key` protects the engine's port; the file is readable by its owner alone.
     """

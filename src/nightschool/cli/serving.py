@@ -86,7 +86,7 @@ def serve(config: Config, find_port: bool, progress: Progress, ready: Callable[[
             gateway_url=_url(config.host, listening),
             engine_url=engine.url,
             agent=config.agent,
-            model=config.model,
+            model="" if settings.upstream.url else config.model,
             engine_pid=engine.pid,
             engine_key=engine.key,
         )
@@ -188,7 +188,7 @@ def _server(
         return {
             "base_url": f"{_url(config.host, listening)}/v1",
             "agent": config.agent,
-            "engine": f"engine {ours.state}" if ours else f"engine at {engine.url}",
+            "engine": f"engine {ours.state}" if ours else f"in front of {engine.url}",
             "lost": app.state.recorder.counts()["lost"],
             "model_folder": str(ours.model) if ours else None,
         }

@@ -45,10 +45,10 @@ class Turn:
         """Why this exchange may not be trained on, whatever was said about it; `None` when it may."""
         if self.purpose == Purpose.EXAM:
             return "exam"
-        if not self.training_allowed:
-            return "training denied"
         if self.status != "ok":
             return self.status
+        if not self.training_allowed:
+            return "training denied"
         if self.prompt_ids is None or not self.completion_ids:
             return "text only"
         return reason_against(self.fidelity, self.sampler)

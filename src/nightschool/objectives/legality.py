@@ -142,10 +142,10 @@ def reason_against_any(facts: Facts) -> str | None:
     """Why this trains with no objective, whatever was said about it; `None` when it may."""
     if facts.purpose == Purpose.EXAM:
         return EXAM
-    if not facts.training_allowed:
-        return DENIED
     if facts.status != "ok":
         return facts.status
+    if not facts.training_allowed:
+        return DENIED
     if not facts.context_complete:
         return INCOMPLETE
     if facts.split == Split.GATE:
