@@ -2,9 +2,10 @@ import json
 import threading
 import time
 
+import pytest
 import sqlalchemy as sa
 
-from nightschool.errors import StoreError
+from nightschool.errors import ConfigError, StoreError
 from nightschool.gateway import recorder as recorder_module
 from nightschool.gateway.capture import Capture, Stopwatch
 from nightschool.gateway.recorder import Recorder
@@ -70,18 +71,20 @@ def test_a_record_the_store_cannot_take_whole_is_stored_bare(tmp_path, monkeypat
     insert = recorder_module.insert_exchange
 
     def picky(conn, tenant, record):
-        if record.messages:
+        if record.id == "id-1" and record.messages:
             raise ValueError("cannot take it")
         return insert(conn, tenant, record)
 
     monkeypatch.setattr(recorder_module, "insert_exchange", picky)
     with Store.open(tmp_path / "s.sqlite") as store:
         recorder = Recorder(store, 2**20)
-        recorder.submit(capture(1))
+        outcomes = [recorder.submit(capture(number)) for number in range(3)]  # one batch
         recorder.close()
-        assert recorder.counts() == {"stored": 1, "lost": 0, "queue": 0}
+        assert [outcome.result(0) for outcome in outcomes] == [True, True, True]
+        assert recorder.counts() == {"stored": 3, "lost": 0, "queue": 0}
         with store.read() as conn:
-            assert conn.execute(sa.select(exchanges.c.training_allowed, exchanges.c.status)).all() == [(False, "error")]
+            rows = conn.execute(sa.select(exchanges.c.id, exchanges.c.prompt_message.is_not(None))).all()
+        assert sorted(rows) == [("id-0", True), ("id-1", False), ("id-2", True)]
 
 
 def test_queue_is_bounded_in_bytes_and_the_loss_is_counted(tmp_path):
@@ -96,7 +99,39 @@ def test_queue_is_bounded_in_bytes_and_the_loss_is_counted(tmp_path):
         gate.set()
         recorder.close()
         assert recorder.counts() == {"stored": 3, "lost": 2, "queue": 0}
-        recorder.submit(capture(9))  # after closing: counted, no exception
+        assert recorder.submit(capture(9)).result(0) is False  # after closing: counted, no exception
         assert recorder.counts()["lost"] == 3
         with store.read() as conn:
             assert load_exchange(conn, "default", "id-2") is not None
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_before_reply_the_last_byte_waits_for_the_commit(open_gateway, streamed):
+    gateway = open_gateway(durability="before_reply")
+    go = threading.Event()
+    gateway.store.submit(lambda conn: go.wait(10))  # the writer is busy
+    with gateway.client() as client:
+        chunks: list = []
+
+        def read() -> None:
+            reply = client.chat.completions.create(**ASK, stream=streamed)
+            chunks.extend(reply if streamed else [reply])
+            chunks.append("end")
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        until = time.monotonic() + 5
+        while streamed and len(chunks) < 3 and time.monotonic() < until:  # all but the end comes at once
+            time.sleep(0.01)
+        time.sleep(0.3)
+        assert len(chunks) == (3 if streamed else 0)
+        go.set()
+        reader.join(10)
+    assert chunks[-1] == "end"
+    with gateway.store.read() as conn:  # no waiting: it is there
+        assert conn.scalar(sa.select(sa.func.count()).select_from(exchanges)) == 1
+
+
+def test_an_unknown_durability_is_refused(open_gateway):
+    with pytest.raises(ConfigError, match="is no mode"):
+        open_gateway(durability="sometimes")

@@ -41,6 +41,7 @@ PORTS_TRIED = 100
 SERVER_STOP_S = 15.0
 GATEWAY_KEYS = (
     "allowed_hosts",
+    "durability",
     "max_adapters",
     "max_body_bytes",
     "max_queue_bytes",

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import sys
 from collections.abc import AsyncIterator, Sequence
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from nightschool.access.middleware import SameSiteOnly
-from nightschool.errors import NightschoolError
 from nightschool.gateway.aliases import AliasTable
 from nightschool.gateway.counting import PATH as COUNT_PATH
 from nightschool.gateway.counting import TokenCounter
@@ -23,14 +21,15 @@ from nightschool.gateway.dialects.completions import COMPLETIONS
 from nightschool.gateway.dialects.messages import MESSAGES
 from nightschool.gateway.dialects.responses import RESPONSES
 from nightschool.gateway.feedback_routes import FeedbackRoutes
-from nightschool.gateway.incoming import MAY_CHAT, require
 from nightschool.gateway.proxy import Proxy
 from nightschool.gateway.recorder import Recorder
-from nightschool.gateway.replies import as_refusal, error_object
 from nightschool.gateway.settings import GatewaySettings
+from nightschool.gateway.status import StatusRoutes
 from nightschool.store.database import Store
 from nightschool.upstream.client import EngineClient
 
+# How long the thread that records may go on while a request waits for the interpreter; Python's default is 5 ms.
+SWITCH_S = 0.0005
 DIALECTS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 
 
@@ -42,36 +41,15 @@ def build_app(
     When the application stops it stores what waits and closes `engine_client`; the store stays open. Later
     routes find `settings.access` as `app.state.access`, and the recorder as `app.state.recorder`.
     """
-    recorder = Recorder(store, settings.max_queue_bytes)
+    recorder = Recorder(store, settings.max_queue_bytes, settings.durability)
     aliases = AliasTable(store, settings.agent, settings.upstream.any_model)
     proxy = Proxy(engine_client, aliases, recorder, settings)
+    status = StatusRoutes(proxy)
     feedback = FeedbackRoutes(store, settings.access)
-
-    async def health(_request: Request) -> Response:
-        reachable = await engine_client.health(any_answer=settings.upstream.url is not None)
-        recording = recorder.counts()
-        healthy = reachable and not recording["lost"]
-        return JSONResponse(
-            {
-                "status": "ok" if healthy else "degraded",
-                "engine": "reachable" if reachable else "unreachable",
-                "recording": recording,
-                "refused": dict(proxy.refused),
-            }
-        )
-
-    async def models(request: Request) -> Response:
-        try:
-            identity = require(request.scope, settings.access, MAY_CHAT)
-            names = await aliases.scoped(identity.tenant).names()
-        except NightschoolError as error:
-            refusal = as_refusal(error)
-            return JSONResponse(error_object(refusal), refusal.status)
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "nightschool"} for name in names]
-        return JSONResponse({"object": "list", "data": data})
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        sys.setswitchinterval(SWITCH_S)
         gc.freeze()  # what is imported by now lives on; without this, each full collection stops replies for 50 ms
         async with settings.access.watch():
             yield
@@ -84,8 +62,8 @@ def build_app(
             Route(COUNT_PATH, TokenCounter(proxy).post, methods=["POST"]),
             Route("/v1/feedback", feedback.post, methods=["POST"]),
             Route("/v1/feedback", feedback.get, methods=["GET"]),
-            Route("/v1/models", models),
-            Route("/health", health),
+            Route("/v1/models", status.models),
+            Route("/health", status.health),
             *routes,
         ],
         middleware=[Middleware(SameSiteOnly, allowed=settings.allowed_hosts)],

@@ -27,9 +27,21 @@ from nightschool.gateway.policies import PolicyPool
 from nightschool.gateway.recorder import Recorder
 from nightschool.gateway.replies import Headers, as_refusal, refuse, send_bytes, send_json
 from nightschool.gateway.settings import GatewaySettings
+from nightschool.store.failpoints import fail_point
 from nightschool.store.ids import new_id
 from nightschool.types import Json
 from nightschool.upstream.client import Answer, EngineClient
+
+KEEP_S = 5.0  # how long a reply waits for a stuck store
+
+# In the event by which each dialect tells that a reply is complete.
+LAST_MARKS = (
+    b"[DONE]",
+    b'"message_stop"',
+    b'"response.completed"',
+    b'"response.incomplete"',
+    b'"response.failed"',
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +56,7 @@ class Turn:
     path: str
     forwarded: dict[str, str]
     reading: Reading | None = None
+    kept: bool = False
     started: bool = False
     finished: bool = False
 
@@ -70,6 +83,7 @@ class Proxy:
         self.recorder = recorder
         self.settings = settings
         self.policies = PolicyPool(engine, settings.state / "adapters", settings.max_adapters, settings.base_model)
+        self.keeps_first = settings.durability == "before_reply"
         self.refused: Counter[str] = Counter()
 
     def route(self, dialect: Dialect) -> ASGIApp:
@@ -141,7 +155,9 @@ class Proxy:
             raise
         finally:
             gone.cancel()
-            self.recorder.submit(capture)
+            if not turn.kept:
+                self.recorder.submit(capture)
+                fail_point("gateway.replied")
 
     async def _answer(self, turn: Turn, route: Route) -> None:
         capture = turn.capture
@@ -182,27 +198,44 @@ class Proxy:
         turn.capture.reply.append(raw)
         body = reading.plain(raw)
         headers = passed(answer) + turn.headers()
+        if self.keeps_first:
+            await self._keep(turn)
         turn.started = turn.finished = True
         await send_bytes(turn.send, answer.status, body, headers)
 
     async def _copy_stream(self, turn: Turn, answer: Answer, reading: Reading) -> None:
-        """Event by event, as they come; what waits here is never more than one unfinished event."""
+        """Event by event, as they come; what waits here is never more than one unfinished event.
+
+        Where exchanges are stored first, the event that tells the client of the end waits for that.
+        """
         splitter = EventSplitter()
+        held: list[bytes] = []
         while True:
             with turn.capture.watch.waiting():
                 chunk = await answer.some()
             turn.capture.reply.append(chunk)
             events = splitter.feed(chunk) if chunk else [splitter.rest]
+            if self.keeps_first:
+                held, events = _hold_last(held, events)
             body = b"".join(map(reading.event, events))
             if not chunk:
-                body += reading.end()
+                body += b"".join(map(reading.event, held)) + reading.end()
             if not turn.started and (body or not chunk):
                 await self._start(turn, answer.status, passed(answer))
+            if not chunk and self.keeps_first:
+                await self._keep(turn)
             turn.finished = not chunk
             if body or not chunk:
                 await turn.send({"type": "http.response.body", "body": body, "more_body": bool(chunk)})
             if not chunk:
                 return
+
+    async def _keep(self, turn: Turn) -> None:
+        """Store the exchange before its reply's last byte. A store that cannot is no reason to withhold it."""
+        turn.kept = True
+        stored = asyncio.wrap_future(self.recorder.submit(turn.capture))
+        await asyncio.wait((stored,), timeout=KEEP_S)
+        fail_point("gateway.kept")
 
     async def _start(self, turn: Turn, status: int, headers: Headers) -> None:
         turn.started = True
@@ -223,6 +256,15 @@ class Proxy:
         else:
             turn.started = turn.finished = True
             await send_json(turn.send, refusal.status, capture.dialect.refusal(refusal), turn.headers())
+
+
+def _hold_last(held: list[bytes], events: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """What is held from now on, and what may go: everything before an event that tells of the end."""
+    if held:
+        return held + events, []
+    last = (i for i, event in enumerate(events) if any(mark in event for mark in LAST_MARKS))
+    at = next(last, len(events))
+    return events[at:], events[:at]
 
 
 class DialectRoute:

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nightschool.access.identity import Access
+from nightschool.errors import ConfigError
 from nightschool.upstream.settings import UpstreamSettings
+
+# Whether the final byte of a reply waits until its exchange is stored: no, yes, no and the store is in no hurry.
+DURABILITY_MODES = ("reply_first", "before_reply", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +19,7 @@ class GatewaySettings:
 
     `base_model` is the engine's name of the base, `None` to ask the engine. `training_allowed` is the
     installation's consent; a request can only narrow it. `allowed_hosts` adds names (without port) under
-    which the gateway may be addressed.
+    which the gateway may be addressed. `durability` is one of `DURABILITY_MODES`.
     """
 
     state: Path
@@ -26,5 +30,14 @@ class GatewaySettings:
     training_allowed: bool = True
     max_body_bytes: int = 32 * 2**20
     max_adapters: int = 4
+    durability: str = "reply_first"
     max_queue_bytes: int = 256 * 2**20
     allowed_hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.durability not in DURABILITY_MODES:
+            raise ConfigError(
+                f"[gateway] durability = {self.durability!r} is no mode.",
+                f"The modes are {', '.join(DURABILITY_MODES)}.",
+                "docs/gateway.md says what each can lose.",
+            )
