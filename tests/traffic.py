@@ -30,7 +30,8 @@ def record_turn(
     completion_ids: tuple[int, ...] | None,
     **more: Any,
 ) -> str:
-    """One exchange. `more`: agent, user, session, at, version, sampler, status, purpose, training_allowed."""
+    """One exchange. `more`: agent, user, session, at, version, sampler, status, purpose, training_allowed, branch,
+    flags, context_complete."""
     return store.write(lambda conn: _turn(conn, store.tenant, messages, reply, prompt_ids, completion_ids, **more))
 
 
@@ -86,6 +87,7 @@ def _turn(
         purpose=purpose,
         exam_id="exam" if purpose == Purpose.EXAM else None,
         training_allowed=more.get("training_allowed", True),
+        branch=more.get("branch"),
     )
     record = Record(
         id=new_id(),
@@ -99,6 +101,8 @@ def _turn(
         fidelity=Fidelity.EXACT if completion_ids else Fidelity.TEXT,
         sampler=more.get("sampler", Sampler()),
         status=more.get("status", "ok"),
+        flags=more.get("flags", ()),
+        context_complete=more.get("context_complete", True),
     )
     return insert_exchange(conn, tenant, record)
 

@@ -205,7 +205,8 @@ class Trajectory:
     """One branch of one session, root to leaf, with what was said about it.
 
     `token_ids`, `completion_mask` and `behavior_logprobs` are parallel (T,); the log-probability of a
-    token that was not sampled is `None`. `request` is the first user message's text.
+    token that was not sampled is `None`. `request` is the first user message's text. `num_rows` trajectories share
+    one judgement where the context was rewritten between two turns (`vote` is then the session).
     """
 
     session_id: str
@@ -221,6 +222,12 @@ class Trajectory:
     last_at: float
     sampler: Sampler
     feedback: tuple[Feedback, ...] = ()
+    num_rows: int = 1
+
+    @property
+    def vote(self) -> tuple[str, ...]:
+        """What the judgement is about, as a key."""
+        return self.exchange_ids if self.num_rows == 1 else (self.session_id,)
 
 
 @dataclass(frozen=True, slots=True)

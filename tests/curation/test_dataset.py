@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from traffic import busy_day, fix_splits, record_session, say
+from traffic import busy_day, fix_splits, record_session, record_turn, say
 
 from nightschool.curation.dataset import CurationRule, Dataset, build_dataset, row_of, sample_of, spans
 from nightschool.errors import TooLittleDataError
 from nightschool.releases.aliases import BASE
 from nightschool.store.database import Store
-from nightschool.store.schema import adapters, exchanges, ledger, releases, runs
+from nightschool.store.schema import adapters, exchanges, feedback, ledger, releases, runs
 from nightschool.types import FeedbackKind, LedgerState, Split
 
 THUMB, TEXT = FeedbackKind.THUMB, FeedbackKind.TEXT
@@ -108,6 +108,38 @@ def test_a_loud_principal_is_capped_to_the_newest(store: Store) -> None:
     assert states == {"trained": 4, "influence cap": 36}  # two sessions of two exchanges; 1 % of 100 is below two
     newest = sorted({(row.started_at, row.session_id) for row in mine})[-3:]
     assert {line.session_id for line in trained if line.reason == "trained"} <= {session for _, session in newest}
+
+
+def test_a_session_told_in_rows_has_one_vote(store: Store) -> None:
+    """Three rows of one session: one judgement for the success model and the cap, each row told how many they are."""
+    busy_day(store, 100)
+    asked = {"role": "user", "content": "please refund my order"}
+    for seed in range(5000, 5004):
+        history = [asked]
+        for turn in range(3):  # prompts that never extend each other, as where a template strips reasoning
+            record_turn(
+                store, list(history), f"r{turn}", (60, 61 + turn), (7, 2), session=f"session-{seed}", user="loud",
+                at=time.time() - 500 + seed - 5000 + turn / 10,
+            )  # fmt: skip
+            history += [{"role": "assistant", "content": f"r{turn}"}, {"role": "user", "content": "and?"}]
+        say(store, THUMB, True, session=f"session-{seed}", author="loud")
+    one = busy_rows(store)
+    dataset = build(store)
+    assert dataset.summary["success_model"]["rows"] == one + 4
+    mine = {row.id for row in rows(store).values() if row.principal == "loud"}  # in the train split by the fixed key
+    trained = [sample for sample in dataset.train if sample.id in mine]
+    assert len(trained) == 6  # two sessions under the cap, three rows each
+    assert {sample.annotations["num_rows"] for sample in trained} == {3.0}
+    assert len({(sample.annotations["p_hat"], sample.annotations["p_lo"]) for sample in trained}) <= 2
+    assert all("num_rows" not in sample.annotations for sample in dataset.train if sample.id not in mine)
+
+
+def busy_rows(store: Store) -> int:
+    """Judged sessions of the busy day that the success model may see."""
+    stored = rows(store)
+    with store.read() as conn:
+        judged = {row.session_id for row in conn.execute(sa.select(feedback).where(feedback.c.author != "loud"))}
+    return len({row.session_id for row in stored.values() if row.session_id in judged and row.split != "gate"})
 
 
 def test_too_little_feedback_names_the_number(store: Store) -> None:

@@ -41,6 +41,28 @@ def test_groups_do_not_mix() -> None:
     assert [s.annotations["advantage"] for s in found] == pytest.approx([0, 0, 0, 0])
 
 
+def test_a_session_in_two_rows_bounds_the_loss_of_the_whole_and_shares_its_gradient() -> None:
+    row = replace(sample(1.0), annotations={"num_rows": 2.0})
+    first, _ = annotate_singles([row, row], [(0.5, 0.4)] * 2, SingleRule(beta=0.5, margin=0.0))
+    notes = first.annotations
+    # value min(0.4, 0.5) = 0.4, advantage 0.6, and twice the temperature in each row
+    assert (notes["advantage"], notes["beta"], notes["floor"]) == (pytest.approx(0.6), 1.0, -1.5)
+    assert "num_rows" not in notes
+
+    def loss(beta: float, advantage: float, log_ratio: float) -> float:
+        return (beta * log_ratio - advantage) ** 2 / (2 * beta)
+
+    for left, right in ((0.0, 0.0), (0.3, 0.3), (1.0, -0.4), (-2.0, 0.1)):
+        rows = loss(1.0, 0.6, left) + loss(1.0, 0.6, right)
+        whole = loss(0.5, 0.6, left + right)
+        assert rows >= whole - 1e-12
+        assert (rows == pytest.approx(whole)) == (left == right)
+    # gradient by one row at the anchor: (beta * 0 - A) in both forms, -0.6
+    step = 1e-6
+    assert (loss(1.0, 0.6, step) - loss(1.0, 0.6, 0.0)) / step == pytest.approx(-0.6, abs=1e-4)
+    assert (loss(0.5, 0.6, step) - loss(0.5, 0.6, 0.0)) / step == pytest.approx(-0.6, abs=1e-4)
+
+
 def test_a_group_of_one_is_refused() -> None:
     with pytest.raises(RefusedError, match="group of one"):
         annotate_groups([sample(1, "a"), sample(0, "a"), sample(1, "b")], "v1")

@@ -15,13 +15,12 @@ from nightschool.curation.trajectories import LeftOut, load_trajectories
 from nightschool.errors import TooLittleDataError
 from nightschool.feedback.reward import Reward, RewardRule, combine, pair
 from nightschool.feedback.text import TextCalibrator, fit_text_calibrator
+from nightschool.objectives.legality import GATE_SPLIT, SELECT_SPLIT
 from nightschool.types import Json, LedgerState, Sample, Split, Trajectory
 from nightschool.valuation.success import fit_success_model
 
 DAY_S = 86_400.0
 SILENT_ROWS = 64
-GATE_SPLIT = "gate split"
-SELECT_SPLIT = "select split: measures drift"
 TRAINED = "trained"
 
 
@@ -95,7 +94,7 @@ def build_dataset(
     """
     loaded = load_trajectories(conn, tenant, agent, as_of)
     visible = [t for t in loaded.trajectories if t.split != Split.GATE]
-    calibrator, texts = _text_calibrator(visible)
+    calibrator, texts = _text_calibrator(list({t.vote: t for t in visible}.values()))
     judge = RewardRule(rule.noise_rate, calibrator)
     behind = releases_behind(conn, tenant, agent)
     judged = [
@@ -201,7 +200,8 @@ def _text_calibrator(trajectories: Sequence[Trajectory]) -> tuple[TextCalibrator
 def _estimates(
     labelled: Sequence[_Judged], as_of: float, rule: CurationRule
 ) -> tuple[dict[tuple[str, ...], tuple[float, float]], Json]:
-    """Cross-fitted (p_hat, p_lo) of every labelled trajectory, by its exchanges."""
+    """Cross-fitted (p_hat, p_lo) of every judgement, by its vote."""
+    labelled = _votes(labelled)
     model = fit_success_model(
         [j.trajectory.request for j in labelled],
         [float(j.reward.value or 0.0) for j in labelled],
@@ -213,17 +213,26 @@ def _estimates(
         [j.trajectory.principal for j in labelled],
     )
     pairs = zip(labelled, model.p_hat.tolist(), model.p_lo.tolist(), strict=True)
-    return {j.trajectory.exchange_ids: (p_hat, p_lo) for j, p_hat, p_lo in pairs}, model.report
+    return {j.trajectory.vote: (p_hat, p_lo) for j, p_hat, p_lo in pairs}, model.report
+
+
+def _votes(judged: Sequence[_Judged]) -> list[_Judged]:
+    """One of the rows that share a judgement."""
+    return list({j.trajectory.vote: j for j in reversed(judged)}.values())[::-1]
 
 
 def _cap(judged: Sequence[_Judged], rule: CurationRule) -> tuple[list[_Judged], list[_Judged]]:
-    """The newest of each principal's trajectories up to the cap, and the rest."""
-    limit = max(rule.influence_floor, int(rule.influence_share * len(judged)))
-    taken: dict[str, int] = defaultdict(int)
+    """The newest of each principal's judgements up to the cap, and the rest."""
+    limit = max(rule.influence_floor, int(rule.influence_share * len(_votes(judged))))
+    taken: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     kept, capped = [], []
     for j in reversed(judged):
-        taken[j.trajectory.principal] += 1
-        (kept if taken[j.trajectory.principal] <= limit else capped).append(j)
+        mine = taken[j.trajectory.principal]
+        if j.trajectory.vote in mine or len(mine) < limit:
+            mine.add(j.trajectory.vote)
+            kept.append(j)
+        else:
+            capped.append(j)
     return kept[::-1], capped[::-1]
 
 
@@ -234,8 +243,10 @@ def _trains(j: _Judged) -> bool:
 def _sample(j: _Judged, estimates: dict[tuple[str, ...], tuple[float, float]]) -> Sample:
     t = j.trajectory
     notes = {"temperature": t.sampler.temperature}
-    if t.exchange_ids in estimates:
-        notes["p_hat"], notes["p_lo"] = estimates[t.exchange_ids]
+    if t.vote in estimates:
+        notes["p_hat"], notes["p_lo"] = estimates[t.vote]
+    if t.num_rows > 1:
+        notes["num_rows"] = float(t.num_rows)
     return Sample(
         id=t.exchange_ids[-1],
         token_ids=t.token_ids,

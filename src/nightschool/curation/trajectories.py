@@ -2,6 +2,10 @@
 
 A judgement on the session is about its main branch, all sampled tokens of it; a judgement on one exchange
 about that turn's tokens alone. Everything else (titles, retries, sub-agents) is a side branch.
+
+Where a turn's prompt does not begin with what was said before, token by token (a template strips earlier
+reasoning, a harness shortens the history), the main branch is told in several rows, each with the context
+that was seen; they share the vote.
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ import sqlalchemy as sa
 
 from nightschool.curation.turns import Turn, load_turns
 from nightschool.feedback.record import load_feedback
+from nightschool.objectives.legality import SIDE_BRANCH
 from nightschool.store.matching import content_text
 from nightschool.store.tree import load_branch
-from nightschool.types import Feedback, Purpose, Split, Trajectory
+from nightschool.types import Branch, Feedback, Purpose, Split, Trajectory
 
-SIDE_BRANCH = "side branch"
+RETRIED = "retried"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +69,46 @@ def load_trajectories(
 
 
 def main_branch(turns: Sequence[Turn]) -> list[Turn]:
-    """The longest chain of finished turns that each continue the one before; of equals, the later one."""
-    finished = {turn.id: turn for turn in turns if turn.status == "ok"}
+    """The turns of the main branch, in order; a reply that was cut off counts where the agent went on from it.
+
+    Of replies to one history the longest continuation counts, of equals the later. A branch begun anew (a
+    harness that keeps its own memory) goes on with it, unless it repeats a beginning.
+    """
+    by_id = {turn.id: turn for turn in turns}
     chains: dict[str, list[Turn]] = {}
-    for turn in sorted(finished.values(), key=lambda t: (t.started_at, t.id)):
-        above = chains.get(turn.parent_id, []) if turn.parent_id else []
-        chains[turn.id] = [*above, turn]
-    return max(chains.values(), key=lambda chain: (len(chain), chain[-1].started_at), default=[])
+    tops: dict[str, str | None] = {}
+    for turn in sorted(turns, key=lambda t: (t.started_at, t.id)):
+        if turn.branch != Branch.MAIN:
+            continue
+        above = _main_above(turn, by_id)
+        chains[turn.id] = [*chains.get(above or "", []), turn]
+        top = chains[turn.id][0]
+        tops[turn.id] = top.leaf_hash or top.id
+    best: dict[str | None, list[Turn]] = {}
+    for turn_id, chain in chains.items():
+        if chain[-1].status == "ok":
+            known = best.get(tops[turn_id], [])
+            best[tops[turn_id]] = max(known, chain, key=lambda c: (len(c), c[-1].started_at if c else 0.0))
+    return [turn for chain in sorted(best.values(), key=lambda c: c[0].started_at) for turn in chain]
+
+
+def rows_of(main: Sequence[Turn]) -> list[list[Turn]]:
+    """The main branch cut where a prompt does not begin with the tokens of the turn before it."""
+    rows: list[list[Turn]] = []
+    for turn in main:
+        if rows and turn.parent_id == rows[-1][-1].id:
+            rows[-1].append(turn)
+        else:
+            rows.append([turn])
+    return rows
+
+
+def _main_above(turn: Turn, by_id: dict[str, Turn]) -> str | None:
+    """The nearest turn of the main branch that this one goes on from, perhaps by way of a summary."""
+    above = by_id.get(turn.above_id or "")
+    while above is not None and above.branch != Branch.MAIN:
+        above = by_id.get(above.above_id or "")
+    return None if above is None else above.id
 
 
 def _of_session(
@@ -90,13 +128,13 @@ def _of_session(
         if broken or len({_temperature(turn) for turn in main}) > 1:
             left_out += [_left_out(turn, turn.reason_against or broken or "mixed samplers") for turn in main]
         else:
-            found.append(_trajectory(main, about_session, _request(conn, tenant, main[0], first=True)))
+            request, rows = _request(conn, tenant, main[0], first=True), rows_of(main)
+            found += [_trajectory(row, about_session, request, len(rows)) for row in rows]
     covered = {turn.id for turn in main} if whole else set()
     for turn in turns:
         if turn.id in covered:
             continue
-        on_main = turn in main
-        reason = turn.reason_against or (None if turn.id in by_exchange else _unjudged(on_main))
+        reason = turn.reason_against or (None if turn.id in by_exchange else _unjudged(turn, turn in main))
         if reason:
             left_out.append(_left_out(turn, reason))
         else:
@@ -104,11 +142,13 @@ def _of_session(
     return found, left_out
 
 
-def _unjudged(on_main: bool) -> str:
+def _unjudged(turn: Turn, on_main: bool) -> str:
+    if turn.branch == Branch.RETRY:
+        return RETRIED
     return "no feedback on this turn" if on_main else SIDE_BRANCH
 
 
-def _trajectory(turns: Sequence[Turn], feedback: Sequence[Feedback], request: str) -> Trajectory:
+def _trajectory(turns: Sequence[Turn], feedback: Sequence[Feedback], request: str, num_rows: int = 1) -> Trajectory:
     last = turns[-1]
     token_ids = (*(last.prompt_ids or ()), *(last.completion_ids or ()))
     completion_mask = [False] * len(token_ids)
@@ -133,6 +173,7 @@ def _trajectory(turns: Sequence[Turn], feedback: Sequence[Feedback], request: st
         last_at=last.started_at,
         sampler=last.sampler,
         feedback=tuple(feedback),
+        num_rows=num_rows,
     )
 
 

@@ -8,16 +8,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nightschool.objectives.legality import reason_against
+from nightschool.objectives.legality import DENIED, EXAM, INCOMPLETE, MARKS_AGAINST, TEXT_ONLY, reason_against
 from nightschool.store.prompts import unfold_prompts, with_first_choice
 from nightschool.store.schema import choices, exchanges
 from nightschool.store.vectors import unpack_floats, unpack_ids
-from nightschool.types import Fidelity, Purpose, Sampler, Split
+from nightschool.types import Branch, Fidelity, Purpose, Sampler, Split
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One exchange. `parent_id` is set only where its prompt begins with that exchange's prompt and reply.
+    """One exchange. `above_id` is the one it continues in the dialogue; `parent_id` is the same, but set only where
+    its prompt ids begin with that exchange's prompt and reply.
 
     `leaf_hash` is the last message of its prompt. Ids are `None` where the engine gave none.
     """
@@ -35,7 +36,11 @@ class Turn:
     fidelity: Fidelity
     sampler: Sampler
     leaf_hash: str | None
+    branch: Branch
+    above_id: str | None
     parent_id: str | None
+    context_complete: bool
+    flags: tuple[str, ...]
     prompt_ids: tuple[int, ...] | None
     completion_ids: tuple[int, ...] | None
     behavior_logprobs: tuple[float | None, ...] | None
@@ -44,13 +49,18 @@ class Turn:
     def reason_against(self) -> str | None:
         """Why this exchange may not be trained on, whatever was said about it; `None` when it may."""
         if self.purpose == Purpose.EXAM:
-            return "exam"
+            return EXAM
         if self.status != "ok":
             return self.status
         if not self.training_allowed:
-            return "training denied"
+            return DENIED
+        if not self.context_complete:
+            return INCOMPLETE
+        mark = next((flag for flag in self.flags if flag in MARKS_AGAINST), None)
+        if mark is not None:
+            return MARKS_AGAINST[mark]
         if self.prompt_ids is None or not self.completion_ids:
-            return "text only"
+            return TEXT_ONLY
         return reason_against(self.fidelity, self.sampler)
 
 
@@ -88,7 +98,11 @@ def _turn(row: Any, prompt: bytes | None) -> Turn:
         fidelity=Fidelity(row.fidelity),
         sampler=Sampler(**row.sampler),
         leaf_hash=row.prompt_message,
+        branch=Branch(row.branch),
+        above_id=row.parent_exchange_id,
         parent_id=row.parent_exchange_id if row.prompt_prefix_len else None,
+        context_complete=row.context_complete,
+        flags=tuple(row.flags or ()),
         prompt_ids=None if prompt is None else unpack_ids(prompt),
         completion_ids=None if row.completion_ids is None else unpack_ids(row.completion_ids),
         behavior_logprobs=None if row.behavior_logprobs is None else unpack_floats(row.behavior_logprobs),

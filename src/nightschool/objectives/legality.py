@@ -36,6 +36,13 @@ DENIED = "training denied"
 EXAM = "exam"
 NEXT_RUN = "the next run considers it"
 
+# Marks on an exchange that bar it from training, and what the ledger says of them.
+MARKS_AGAINST = {
+    "suspect_empty_args": "suspect empty arguments",
+    "redacted": "redacted",
+    "redacted_reply": "redacted",
+}
+
 
 class Heard(StrEnum):
     """What a judgement gives an objective to learn from. The values say what is missing without it."""

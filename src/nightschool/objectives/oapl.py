@@ -6,7 +6,9 @@ sessions, takes V from a calibrated success model, on the pessimistic side.
 
 Implements: Ritter et al., arXiv:2602.19362, Eq. 2 and 3.
 Departs: one temperature and V = min(p_lo, p_hat - margin * beta) in the single form; no session is
-    replayed, and an overestimated value would drain probability from every reply in the log.
+    replayed, and an overestimated value would drain probability from every reply in the log. A session told
+    in k rows regresses each row's log-ratio on 1/k of what the whole asks for: by Jensen's inequality the
+    sum bounds the whole session's loss from above, and both have one gradient at the anchor.
 """
 
 from __future__ import annotations
@@ -120,8 +122,11 @@ def annotate_groups(samples: Sequence[Sample], anchor: str, beta1: float = 1.0, 
 
 
 def _annotated(sample: Sample, baseline: float, beta: float, floor: float | None) -> Sample:
-    notes = {**sample.annotations, "value": baseline, "advantage": _reward(sample) - baseline, "beta": beta}
-    return replace(sample, annotations=notes if floor is None else {**notes, "floor": floor})
+    """k * (beta * LR - A / k)^2 / (2 * beta), summed over k rows, is the loss at k * beta with the whole A."""
+    notes = dict(sample.annotations)
+    num_rows = notes.pop("num_rows", 1.0)
+    notes |= {"value": baseline, "advantage": _reward(sample) - baseline, "beta": beta * num_rows}
+    return replace(sample, annotations=notes if floor is None else {**notes, "floor": floor / num_rows})
 
 
 def _reward(sample: Sample) -> float:
