@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -60,14 +60,14 @@ class Stopwatch:
 class Capture:
     """One exchange while it runs: the bytes of both sides as they pass. Nothing is derived here.
 
-    `dialect` is the client's, `reply_dialect` the one in which the engine answered. `reply` holds what it sent,
-    `is_stream` whether as server-sent events. `asked_for_tokens` says that the engine was to give ids and
-    log-probabilities. `earlier` holds messages that the request named instead of carrying them. `failure` is
-    what the gateway itself saw go wrong.
+    `caller` reads who asked, of the request's headers and fields. `dialect` is the client's, `reply_dialect`
+    the one in which the engine answered. `reply` holds what it sent, `is_stream` whether as server-sent events.
+    `asked_for_tokens` says that the engine was to give ids and log-probabilities. `earlier` holds messages that
+    the request named instead of carrying them. `failure` is what the gateway itself saw go wrong.
     """
 
     id: str
-    caller: Caller
+    caller: Callable[[], Caller]
     request_body: bytes
     fields: Json
     watch: Stopwatch
@@ -100,7 +100,7 @@ def derive_record(capture: Capture) -> Record:
     scored = any(choice.behavior_logprobs is not None for choice in parsed.choices)
     return Record(
         id=capture.id,
-        caller=_narrowed(capture.caller, complete),
+        caller=_narrowed(capture.caller(), complete),
         timing=capture.watch.timing(),
         policy_version=capture.policy,
         request_body=capture.request_body,
@@ -129,7 +129,7 @@ def bare_record(capture: Capture, why: str) -> Record:
     raw = b"".join(capture.reply)
     return Record(
         id=capture.id,
-        caller=_narrowed(capture.caller, False),
+        caller=_narrowed(capture.caller(), False),
         timing=capture.watch.timing(),
         policy_version=capture.policy,
         request_body=capture.request_body,

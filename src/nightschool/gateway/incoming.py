@@ -76,7 +76,9 @@ async def wait_until_gone(receive: Receive) -> None:
         pass
 
 
-def read_caller(headers: dict[str, str], fields: Json, route: Route, training_allowed: bool) -> Caller:
+def read_caller(
+    headers: dict[str, str], fields: Json, route: Route, training_allowed: bool, key_id: str | None = None
+) -> Caller:
     """Who asks, as the request says it. A header can deny training, never allow it."""
     names = read_names(headers, fields)
     consent = headers.get("x-nightschool-training", "allow").strip().lower() == "allow"
@@ -89,6 +91,7 @@ def read_caller(headers: dict[str, str], fields: Json, route: Route, training_al
         purpose=route.purpose,
         exam_id=route.exam_id,
         training_allowed=training_allowed and consent,
+        key_id=key_id,
         tags=names.tags,
         parent_session=names.parent_session,
         previous_response=names.previous_response,

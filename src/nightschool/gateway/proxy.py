@@ -10,7 +10,9 @@ import asyncio
 import logging
 from collections import Counter
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -57,6 +59,7 @@ class Turn:
     forwarded: dict[str, str]
     reading: Reading | None = None
     kept: bool = False
+    left: bool = False
     started: bool = False
     finished: bool = False
 
@@ -104,7 +107,7 @@ class Proxy:
             aliases = self.aliases.scoped(identity.tenant)
             route = await aliases.resolve(request.model, identity.role, headers.get("x-nightschool-exam"))
             allowed = self.settings.training_allowed and identity.training_allowed
-            caller = replace(read_caller(headers, request.fields, route, allowed), key_id=identity.key_id)
+            caller = partial(read_caller, headers, request.fields, route, allowed, identity.key_id)
             earlier = await self._earlier(dialect, request, identity.tenant)
             passage = choose_passage(dialect, request, self.settings.upstream, earlier)
         except NightschoolError as error:
@@ -137,24 +140,18 @@ class Proxy:
 
     async def _serve(self, turn: Turn, route: Route, receive: Receive) -> None:
         """Answer, unless the client leaves first; then the engine is told at once. Both are recorded."""
-        capture = turn.capture
-        work = asyncio.create_task(self._answer(turn, route))
-        gone = asyncio.create_task(wait_until_gone(receive))
+        capture, work = turn.capture, cast(asyncio.Task[Any], asyncio.current_task())
+        watching = asyncio.create_task(_stop_when_gone(receive, turn, work))
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done() and not turn.finished:
-                work.cancel()
-            await asyncio.wait((work,))
-            if work.cancelled():
-                capture.status, capture.failure = "client_closed", "The client left before the reply was complete."
-            else:
-                work.result()
-        except asyncio.CancelledError:  # the server stops
-            work.cancel()
-            capture.status, capture.failure = "aborted", "The gateway stopped before the reply was complete."
-            raise
+            await self._answer(turn, route)
+        except asyncio.CancelledError:
+            if not turn.left:  # the server stops
+                capture.status, capture.failure = "aborted", "The gateway stopped before the reply was complete."
+                raise
+            work.uncancel()
+            capture.status, capture.failure = "client_closed", "The client left before the reply was complete."
         finally:
-            gone.cancel()
+            watching.cancel()
             if not turn.kept:
                 self.recorder.submit(capture)
                 fail_point("gateway.replied")
@@ -256,6 +253,14 @@ class Proxy:
         else:
             turn.started = turn.finished = True
             await send_json(turn.send, refusal.status, capture.dialect.refusal(refusal), turn.headers())
+
+
+async def _stop_when_gone(receive: Receive, turn: Turn, work: asyncio.Task[Any]) -> None:
+    """Ends the work on a reply that nobody waits for any more."""
+    await wait_until_gone(receive)
+    if not turn.finished:
+        turn.left = True
+        work.cancel()
 
 
 def _hold_last(held: list[bytes], events: list[bytes]) -> tuple[list[bytes], list[bytes]]:

@@ -110,9 +110,22 @@ class Recorder:
         """Derive a batch and hand it to the writer, tenant by tenant, in order of arrival."""
         ordered = sorted(captures, key=lambda capture: capture.tenant)
         for tenant, some in groupby(ordered, key=lambda capture: capture.tenant):
-            pairs = [(capture, _derive(capture)) for capture in some]
+            pairs = [(capture, record) for capture in some if (record := self._derive(capture)) is not None]
             fail_point("recorder.derived")
             self._write(tenant, pairs)
+
+    def _derive(self, capture: Capture) -> Record | None:
+        """The record of a capture, of its bytes alone where it cannot be read; `None` when even that fails."""
+        try:
+            return derive_record(capture)
+        except Exception as error:  # boundary: bytes from outside that no parser foresaw
+            log.warning("Exchange %s is recorded as bytes alone (%s).", capture.id, type(error).__name__)
+            why = f"It could not be read ({type(error).__name__}: {error})."
+        try:
+            return bare_record(capture, why)
+        except Exception as error:  # boundary: the thread goes on for the others
+            self._settle([capture.id], error)
+            return None
 
     def _write(self, tenant: str, pairs: Sequence[Pair]) -> None:
         """Store a batch. Where the store cannot take it whole, one by one; then as bytes alone."""
@@ -156,14 +169,6 @@ class Recorder:
             self._changed.notify_all()
         for outcome in settled:
             outcome.set_result(error is None)
-
-
-def _derive(capture: Capture) -> Record:
-    try:
-        return derive_record(capture)
-    except Exception as error:  # boundary: bytes from outside that no parser foresaw
-        log.warning("Exchange %s is recorded as bytes alone (%s).", capture.id, type(error).__name__)
-        return bare_record(capture, f"It could not be read ({type(error).__name__}: {error}).")
 
 
 def _insert(conn: sa.Connection, tenant: str, records: Sequence[Record]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,9 @@ def _constant(name: str) -> Any:
     raise NotJsonError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant)
+# The decoder's own scanner, without the two calls around it.
+_decoder: Any = json.JSONDecoder(parse_constant=_constant)
+_scan = _decoder.scan_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +57,21 @@ def decode(raw: bytes) -> str:
         raise NotJsonError(f"byte {error.start} is not UTF-8") from error
 
 
-def read_object(text: str) -> list[Member]:
-    """The members of the one object that `text` is. Raises: NotJsonError."""
+def read_object(text: str, opened: str | None = None) -> list[Member]:
+    """The members of the one object that `text` is; `opened` as in `members_at`. Raises: NotJsonError."""
     start = skip_space(text, 0)
-    members, end = members_at(text, start)
+    members, end = members_at(text, start, opened)
     if skip_space(text, end) != len(text):
         raise NotJsonError(f"something follows the object at character {end}")
     return members
 
 
-def members_at(text: str, start: int) -> tuple[list[Member], int]:
-    """The members of the object that begins at `start`, and the place after its end."""
+def members_at(text: str, start: int, opened: str | None = None) -> tuple[list[Member], int]:
+    """The members of the object that begins at `start`, and the place after its end.
+
+    An array under the key `opened` is not read as a value: its objects are opened, so that each thing in
+    them is read once.
+    """
     if text[start : start + 1] != "{":
         raise NotJsonError(f"no object at character {start}")
     members: list[Member] = []
@@ -80,7 +86,10 @@ def members_at(text: str, start: int) -> tuple[list[Member], int]:
         if text[colon : colon + 1] != ":":
             raise NotJsonError(f"no colon at character {colon}")
         value_start = skip_space(text, colon + 1)
-        value, end = _value(text, value_start)
+        if key == opened and text[value_start : value_start + 1] == "[":
+            value, end = _objects(text, value_start)
+        else:
+            value, end = _value(text, value_start)
         members.append(Member(key, value, at, value_start, end))
         at = skip_space(text, end)
         mark = text[at : at + 1]
@@ -89,17 +98,6 @@ def members_at(text: str, start: int) -> tuple[list[Member], int]:
         if mark != ",":
             raise NotJsonError(f"no comma or brace at character {at}")
         at = skip_space(text, at + 1)
-
-
-def items_at(text: str, start: int) -> Iterator[tuple[int, Any]]:
-    """Place and value of each item of the array that begins at `start`; the array was parsed before."""
-    at = skip_space(text, start + 1)
-    while text[at] != "]":
-        value, end = _value(text, at)
-        yield at, value
-        at = skip_space(text, end)
-        if text[at] == ",":
-            at = skip_space(text, at + 1)
 
 
 def skip_space(text: str, at: int) -> int:
@@ -155,11 +153,35 @@ def drop_members(members: list[Member], keys: frozenset[str]) -> list[Edit]:
     return edits
 
 
+def _objects(text: str, start: int) -> tuple[list[list[Member] | None], int]:
+    """The members of each object of an array, `None` for an item that is no object; and the place after it."""
+    items: list[list[Member] | None] = []
+    at = skip_space(text, start + 1)
+    if text[at : at + 1] == "]":
+        return items, at + 1
+    while True:
+        if text[at : at + 1] == "{":
+            members, end = members_at(text, at)
+            items.append(members)
+        else:
+            _, end = _value(text, at)
+            items.append(None)
+        at = skip_space(text, end)
+        mark = text[at : at + 1]
+        if mark == "]":
+            return items, at + 1
+        if mark != ",":
+            raise NotJsonError(f"no comma or bracket at character {at}")
+        at = skip_space(text, at + 1)
+
+
 def _value(text: str, at: int) -> tuple[Any, int]:
     try:
-        return _DECODER.raw_decode(text, at)
+        return _scan(text, at)
     except NotJsonError:
         raise
+    except StopIteration as error:
+        raise NotJsonError(f"no value at character {error.value}") from error
     except ValueError as error:
         raise NotJsonError(str(error)) from error
     except RecursionError as error:

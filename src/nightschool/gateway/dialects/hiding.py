@@ -14,6 +14,7 @@ from nightschool.gateway.dialects.sse import LINE_END, event_data
 from nightschool.gateway.splice import Edit, Member, NotJsonError
 from nightschool.types import Json
 
+CHOICES = "choices"
 TOP_IDS = frozenset({"prompt_token_ids"})
 CHOICE_IDS = frozenset({"token_ids", "prompt_token_ids"})
 INNER = ("response", "message")  # where events of other dialects hold the reply, and with it the model's name
@@ -44,7 +45,7 @@ def hide_in_reply(raw: bytes, hidden: Hidden) -> bytes:
         return raw
     try:
         text = splice.decode(raw)
-        edits = _edits(text, splice.read_object(text), hidden)
+        edits = _edits(text, splice.read_object(text, CHOICES), hidden)
     except NotJsonError:
         return raw
     return splice.apply(text, edits).encode() if edits else raw
@@ -98,7 +99,7 @@ def _splice_event(raw: bytes, hidden: Hidden) -> bytes:
         data = event_data(event)
         if data is None or not data.startswith("{"):
             return raw
-        edits = _edits(data, splice.read_object(data), hidden)
+        edits = _edits(data, splice.read_object(data, CHOICES), hidden)
     except NotJsonError:
         return raw
     if not edits:
@@ -123,30 +124,22 @@ def _edits(text: str, members: list[Member], hidden: Hidden) -> list[Edit]:
                 for part in inner
                 if part.key == "model" and isinstance(part.value, str)
             ]
-        elif member.key == "choices" and isinstance(member.value, list):
-            edits += _choice_edits(text, member, hidden)
+        elif member.key == CHOICES and isinstance(member.value, list):
+            edits += [edit for choice in member.value if choice for edit in _choice_edits(choice, hidden)]
     if hidden.ids:
         edits += splice.drop_members(members, TOP_IDS)
     return edits
 
 
-def _choice_edits(text: str, choices: Member, hidden: Hidden) -> list[Edit]:
-    edits: list[Edit] = []
-    if not any(_carries_ours(choice, hidden) for choice in choices.value):
-        return edits
-    for at, choice in splice.items_at(text, choices.value_start):
-        if not _carries_ours(choice, hidden):
-            continue
-        members, _ = splice.members_at(text, at)
-        if hidden.ids:
-            edits += splice.drop_members(members, CHOICE_IDS)
-        if hidden.logprobs:
-            # Null, not absent: so the API writes a choice whose log-probabilities nobody asked for.
-            edits += [
-                Edit(member.value_start, member.end, "null")
-                for member in members
-                if member.key == "logprobs" and member.value is not None
-            ]
+def _choice_edits(members: list[Member], hidden: Hidden) -> list[Edit]:
+    edits = splice.drop_members(members, CHOICE_IDS) if hidden.ids else []
+    if hidden.logprobs:
+        # Null, not absent: so the API writes a choice whose log-probabilities nobody asked for.
+        edits += [
+            Edit(member.value_start, member.end, "null")
+            for member in members
+            if member.key == "logprobs" and member.value is not None
+        ]
     return edits
 
 
