@@ -28,7 +28,7 @@ def knows(record: Json) -> bool:
     )
 
 
-def convert(raws: Sequence[Raw]) -> Iterator[Conversation]:
+def convert(raws: Sequence[Raw], _group: str) -> Iterator[Conversation]:
     for raw in raws:
         pair = not isinstance(raw.value.get("messages"), list)
         yield _exchange(raw) if pair else _conversation(raw)

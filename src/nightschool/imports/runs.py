@@ -31,18 +31,18 @@ def knows_labels(record: Json) -> bool:
     return "trajectory_id" in record and "failures" in record
 
 
-def convert_tau(raws: Sequence[Raw]) -> Iterator[Conversation]:
+def convert_tau(raws: Sequence[Raw], _group: str) -> Iterator[Conversation]:
     for raw in raws:
         yield _run(raw, TAU, f"{_id(raw.value)}:{raw.value.get('trial')}:{digest(raw.value)[:12]}")
 
 
-def convert_labeled(raws: Sequence[Raw]) -> Iterator[Conversation]:
+def convert_labeled(raws: Sequence[Raw], _group: str) -> Iterator[Conversation]:
     """AgentRx names a run by its task alone; its labels point there."""
     for raw in raws:
         yield _run(raw, LABELED, str(_id(raw.value)))
 
 
-def convert_labels(raws: Sequence[Raw]) -> Iterator[Conversation]:
+def convert_labels(raws: Sequence[Raw], _group: str) -> Iterator[Conversation]:
     """Labels without runs: each waits for its run where that is not stored yet."""
     for raw in raws:
         session = f"{LABELED}:{raw.value['trajectory_id']}"

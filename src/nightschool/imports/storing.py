@@ -182,8 +182,12 @@ def _judge(
     told: Told,
 ) -> None:
     item, tenant = judgement.item, _tenant(taking)
+    if judgement.session is not None:
+        session = find_session(conn, tenant, judgement.session)
     target = known.get(judgement.turn or "") or _by_external_key(conn, tenant, judgement.external_keys)
-    if target is not None:
+    if judgement.session is not None and session is not None:
+        item = replace(item, target_kind=TargetKind.SESSION, target_id=session)
+    elif target is not None:
         item = replace(item, target_kind=TargetKind.EXCHANGE, target_id=target)
     elif item.target_kind == TargetKind.SESSION and session is not None:
         item = replace(item, target_id=session)
@@ -228,7 +232,7 @@ def _all_new(conversation: Conversation) -> Told:
 
 
 def _id(conversation: Conversation, turn: Turn) -> str:
-    return exchange_id(f"{conversation.key}/{turn.key}", turn.at)
+    return exchange_id(f"{conversation.key}/{turn.key}")
 
 
 def _tenant(taking: Taking) -> str:

@@ -108,18 +108,21 @@ def _conversations(path: Path, known: Format, report: Report, say: Say) -> Itera
         if raw.problem is not None or not isinstance(raw.value, dict):
             report.refuse(raw.problem or "a record is no object", f"line {raw.line}")
         elif known.group is None:
-            yield from _convert(known, [raw], report)
+            yield from _convert(known, [raw], "", report)
         else:
-            for name in known.group(raw.value):
+            names = known.group(raw.value)
+            if not names:
+                report.left_out[f"record of type {raw.value.get('type')}"] += 1
+            for name in names:
                 groups.setdefault(name, []).append((raw.line, raw.offset, len(raw.data)))
-    for places in groups.values():
-        yield from _convert(known, read_again(path, places), report)
+    for name, places in groups.items():
+        yield from _convert(known, read_again(path, places), name, report)
 
 
-def _convert(known: Format, raws: Sequence[Raw], report: Report) -> Iterator[Conversation]:
+def _convert(known: Format, raws: Sequence[Raw], group: str, report: Report) -> Iterator[Conversation]:
     place = f"line {raws[0].line}"
     try:
-        yield from list(known.convert(raws))
+        yield from list(known.convert(raws, group))
     except Refused as refused:
         report.refuse(str(refused), place)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError) as error:

@@ -53,11 +53,13 @@ class Turn:
 class Judgement:
     """Feedback from a log. `turn` is the key of the turn it is about, where this conversation has that.
 
-    `external_keys` are further names of its target: the first that an exchange has is meant.
+    `external_keys` are further names of its target: the first that an exchange has is meant; but a session called
+    `session` before them.
     """
 
     item: NewFeedback
     turn: str | None = None
+    session: str | None = None
     external_keys: tuple[str, ...] = ()
 
 
@@ -86,7 +88,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One kind of log. `knows` recognizes a record; `convert` reads those of one group.
+    """One kind of log. `knows` recognizes a record; `convert` reads those of one group, and is told its name.
 
     `group` names the groups that a record belongs to, where several records make one conversation; `None` where
     every record stands alone.
@@ -94,7 +96,7 @@ class Format:
 
     name: str
     knows: Callable[[Json], bool]
-    convert: Callable[[Sequence[Raw]], Iterator[Conversation]]
+    convert: Callable[[Sequence[Raw], str], Iterator[Conversation]]
     group: Callable[[Json], Sequence[str]] | None = None
 
 
@@ -103,12 +105,11 @@ def digest(value: object) -> str:
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
-def exchange_id(key: str, at: float | None) -> str:
+def exchange_id(key: str) -> str:
     """The id of an imported exchange: the same for the same call, whichever file brings it.
 
-    A UUIDv7 whose time is the call's (zero where there is none) and whose other bits are a hash of `key`.
+    A UUIDv7 whose time is zero and whose other bits are a hash of `key`.
     """
     bits = int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:10], "big")
-    stamp = min(max(0, int((at or 0.0) * 1000)), 2**48 - 1)
     low = (bits >> 12) & (2**62 - 1)
-    return str(uuid.UUID(int=stamp << 80 | 0x7 << 76 | (bits & 0xFFF) << 64 | 0b10 << 62 | low))
+    return str(uuid.UUID(int=0x7 << 76 | (bits & 0xFFF) << 64 | 0b10 << 62 | low))

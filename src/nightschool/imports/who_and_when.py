@@ -23,7 +23,7 @@ def knows(record: Json) -> bool:
     return "mistake_agent" in record and "history" in record
 
 
-def convert(raws: Sequence[Raw]) -> Iterator[Conversation]:
+def convert(raws: Sequence[Raw], _group: str) -> Iterator[Conversation]:
     for raw in raws:
         own = digest(raw.value)
         session = f"{NAME}:{raw.value.get('question_ID')}:{own[:8]}"
