@@ -4,7 +4,7 @@ from nightschool.dashboard.trace import Leaf, MessageRow, Tree
 
 
 def row(name: str, parent: str | None, depth: int, match: str = "", role: str = "user") -> MessageRow:
-    return MessageRow(name, parent, match or name, role, depth, f"blob-{name}")
+    return MessageRow(name, parent, match or name, role, depth)
 
 
 # system - user - a (a reply) - thanks, and a retry b beside a; a side request of its own

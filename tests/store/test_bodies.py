@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from nightschool.errors import StoreError
 from nightschool.store import bodies
 from nightschool.store.blobs import get_blob, put_blob
-from nightschool.store.bodies import get_body, put_body, scan
+from nightschool.store.bodies import MESSAGE, Body, get_body, put_bodies, scan
+from nightschool.store.memo import Memo
 from nightschool.store.schema import blobs as blob_table
 from nightschool.store.schema import bodies as body_table
+from nightschool.store.schema import spellings
+from nightschool.store.tree import grow, put_nodes
 
 keep = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -27,10 +30,28 @@ bodies_of_chats = st.dictionaries(
 )
 
 
+def put(conn, raw: bytes, with_tree: bool = False) -> str:
+    """Store a body; `with_tree` first the branch that its messages are, as an exchange does."""
+    segments, nodes, memo = scan(raw), [], Memo()
+    if with_tree:
+        spelled = [segment.data for segment in segments if segment.kind == MESSAGE]
+        nodes = grow("default", [json.loads(data) for data in spelled], None, spelled)
+        put_nodes(conn, "default", nodes, memo)
+    return put_bodies(conn, "default", [Body(1000.0, raw, segments, nodes)], memo)[0]
+
+
 def round_trip(store, raw: bytes) -> None:
-    body_hash = store.write(lambda conn: put_body(conn, "default", raw))
+    key = store.write(lambda conn: put(conn, raw))
     with store.read() as conn:
-        assert get_body(conn, "default", body_hash) == raw
+        assert get_body(conn, "default", key) == raw
+    try:
+        messages = json.loads(raw)["messages"]
+        assert all(isinstance(message, dict) for message in messages)
+    except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
+        return
+    key = store.write(lambda conn: put(conn, raw, with_tree=True))
+    with store.read() as conn:
+        assert get_body(conn, "default", key) == raw
 
 
 @keep
@@ -95,11 +116,12 @@ def test_a_resent_conversation_costs_less_than_twice_its_unique_text(store):
     history: list[dict] = [{"role": "system", "content": "You answer for the shop. " * 30}]
     unique, sent = len(history[0]["content"]), 0
     bodies_sent: list[bytes] = []
+    keys: list[str] = []
     for turn in range(40):
         said = [f"question {turn} {'why ' * 40}", f"answer {turn} {'because ' * 40}"]
         history.append({"role": "user", "content": said[0]})
         raw = json.dumps({"model": "shop", "messages": history, "stream": True}).encode()
-        store.write(lambda conn, raw=raw: put_body(conn, "default", raw))
+        keys.append(store.write(lambda conn, raw=raw: put(conn, raw)))
         history.append({"role": "assistant", "content": said[1]})
         unique += len(said[0]) + len(said[1])
         sent += len(raw)
@@ -110,9 +132,10 @@ def test_a_resent_conversation_costs_less_than_twice_its_unique_text(store):
     assert sent > 10 * unique
     # without pages the references alone would be sum(2n - 1 for 40 turns) * 33 = 53 kB, more than twice the 21 kB
     assert kept < 2 * unique
-    for raw in bodies_sent:
+    for raw, key in zip(bodies_sent, keys, strict=True):
+        assert key[12:] == hashlib.sha256(raw).hexdigest()[12:]
         with store.read() as conn:
-            assert get_body(conn, "default", hashlib.sha256(raw).hexdigest()) == raw
+            assert get_body(conn, "default", key) == raw
 
 
 def test_scanning_is_linear():
@@ -132,7 +155,7 @@ def test_scanning_is_linear():
 
 def test_damage_is_noticed(store, monkeypatch):
     raw = json.dumps({"messages": [{"role": "user", "content": "x" * 100}]}).encode()
-    body_hash = store.write(lambda conn: put_body(conn, "default", raw))
+    body_hash = store.write(lambda conn: put(conn, raw))
     store.write(lambda conn: conn.execute(sa.update(blob_table).values(data=b"other")))
     with store.read() as conn, pytest.raises(StoreError, match="damaged"):
         get_body(conn, "default", body_hash)
@@ -154,7 +177,7 @@ def test_tenants_share_nothing(store):
 def test_short_spans_stay_literal(store):
     raw = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
     assert len(raw) < 2 * bodies.WORTH_SHARING
-    store.write(lambda conn: put_body(conn, "default", raw))
+    store.write(lambda conn: put(conn, raw))
     with store.read() as conn:
         assert conn.scalar(sa.select(sa.func.count()).select_from(blob_table)) == 0
 
@@ -168,3 +191,30 @@ def test_a_conversation_that_forks_inside_a_page_comes_back(store):
     for messages in (history, history[:20] + history[:5], history[:20], history[3:], history + history, same):
         round_trip(store, body(messages))
         round_trip(store, b" " + body(messages))
+
+
+def test_a_body_of_a_branch_is_one_reference_whatever_its_length(store):
+    def size(count: int) -> int:
+        raw = json.dumps({"messages": [{"role": "user", "content": f"{n} " + "x" * 60} for n in range(count)]}).encode()
+        key = store.write(lambda conn: put(conn, raw, with_tree=True))
+        with store.read() as conn:
+            assert get_body(conn, "default", key) == raw
+            return len(conn.scalar(sa.select(body_table.c.segments).where(body_table.c.hash == key)) or b"")
+
+    # head 5 + 14, branch 1 + 32 + 1 + 2 (", ") + 4, tail 5 + 2
+    assert [size(2), size(100)] == [66, 66]
+
+
+def test_a_message_spelled_otherwise_is_kept_once_more_and_then_counted(store):
+    def chat(*messages: str) -> bytes:
+        return ('{"messages":[' + ",".join(messages) + "]}").encode()
+
+    one, other = '{"role":"user","content":"hello"}', '{"content": "hello", "role": "user"}'
+    third = '{"role":"assistant","content":"hi"}'
+    for raw in (chat(one), chat(other), chat(other, third), chat(one, third), chat(other)):
+        round_trip(store, raw)
+    with store.read() as conn:
+        rows = conn.execute(sa.select(spellings)).all()
+    assert [(row.variant, row.data) for row in rows] == [(1, other.encode())]
+    for n in range(12):  # a client that never spells the same twice is restored all the same
+        round_trip(store, chat('{"role":"user",' + " " * n + '"content":"hello"}', third))

@@ -1,3 +1,4 @@
+import random
 import threading
 import time
 from concurrent.futures import wait
@@ -65,7 +66,7 @@ def test_the_window_is_total(store):
 
 
 def test_a_full_disk_fails_the_write_and_leaves_the_writer_alive(store):
-    big = bytes(200_000)
+    big = random.Random(1).randbytes(200_000)
 
     def limit(conn, pages: int):
         return conn.exec_driver_sql(f"PRAGMA max_page_count={pages}")
@@ -96,11 +97,11 @@ def test_nothing_is_acknowledged_that_a_full_disk_took_back(store):
     store.write(lambda conn: conn.exec_driver_sql(limit.format(1)))
     gate = threading.Event()
     store.submit(lambda _conn: gate.wait(5))
-    futures = [store.submit(lambda conn, n=n: put_blob(conn, "default", bytes([n]) * 900)) for n in range(40)]
+    futures = [store.submit(lambda conn, n=n: put_blob(conn, "default", bytes([n]) * 250)) for n in range(80)]
     gate.set()
     wait(futures)
     acknowledged = {f.result() for f in futures if f.exception() is None}
-    assert len(acknowledged) < 40
+    assert len(acknowledged) < 80
     with store.read() as conn:
         assert set(conn.scalars(sa.select(blobs.c.hash))) == acknowledged
 

@@ -1,6 +1,9 @@
+import json
+import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -12,7 +15,10 @@ from alembic.script import ScriptDirectory
 from nightschool.errors import StoreError
 from nightschool.store import migrate, schema
 from nightschool.store.blobs import get_blob, put_blob
+from nightschool.store.bodies import get_body
 from nightschool.store.database import Store, connect
+from nightschool.store.exchanges import find_exchange, insert_exchange, load_exchange
+from nightschool.types import Json
 
 
 def test_the_migrations_make_the_schema(store):
@@ -106,3 +112,58 @@ def test_a_store_at_head_opens_without_alembic(tmp_path):
     started = time.thread_time()
     Store.open(tmp_path / "s.sqlite").close()
     assert time.thread_time() - started < 0.15
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_an_earlier_store_is_converted_whole(tmp_path, revision):
+    """`earlier/` holds stores that earlier versions wrote: seven exchanges, each built as in `history` below."""
+    path = tmp_path / "s.sqlite"
+    with sqlite3.connect(path) as raw:
+        raw.executescript((Path(__file__).parent / "earlier" / f"{revision}.sql").read_text())
+    raw.close()
+    look_up = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"order": 7}'}}
+    tools = ({"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}},)
+    history: list[Json] = [{"role": "system", "content": "Answer for the shop."}]
+    with Store.open(path) as store, store.read() as conn:
+        for turn in range(6):
+            question = f"Question {turn}, said at some length so that it is worth sharing."
+            history.append({"role": "user", "content": question})
+            reply: Json = {"role": "assistant", "content": f"Answer {turn}."}
+            if turn == 2:
+                reply = {"role": "assistant", "content": None, "tool_calls": [look_up]}
+            exchange = load_exchange(conn, "default", f"01900000-0000-7000-8000-{turn:012d}")
+            assert exchange is not None
+            assert (exchange.messages, exchange.choices[0].message) == (tuple(history), reply)
+            assert (exchange.tools, exchange.prompt_ids) == (tools, tuple(range(3 + 4 * turn)))
+            row = conn.execute(sa.select(schema.exchanges).where(schema.exchanges.c.id == exchange.id)).one()
+            body = json.dumps({"model": "shop", "messages": history, "tools": tools}).encode()
+            assert get_body(conn, "default", row.request_body) == body
+            assert json.loads(get_body(conn, "default", row.reply_body or ""))["id"] == f"up-{turn}"
+            history.append(reply)
+            if turn == 2:
+                history.append({"role": "tool", "tool_call_id": "c", "content": "long result " * 200})
+        odd = load_exchange(conn, "default", "01900000-0000-7000-8000-000000000099")
+        assert odd is not None
+        assert (odd.messages, odd.status) == ((), "error")
+        assert find_exchange(conn, "default", "ticket") == odd.id
+        assert conn.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
+
+
+def test_a_conversation_goes_on_in_a_converted_store(tmp_path, make_record):
+    path = tmp_path / "s.sqlite"
+    with sqlite3.connect(path) as raw:
+        raw.executescript((Path(__file__).parent / "earlier" / "0002.sql").read_text())
+    raw.close()
+    with Store.open(path) as store:
+        with store.read() as conn:
+            last = load_exchange(conn, "default", f"01900000-0000-7000-8000-{5:012d}")
+            num_messages = conn.scalar(sa.select(sa.func.count()).select_from(schema.messages))
+        assert last is not None
+        more = make_record([*last.messages, last.choices[0].message, {"role": "user", "content": "And?"}], "So.")
+        store.write(lambda conn: insert_exchange(conn, "default", more))
+        with store.read() as conn:
+            found = load_exchange(conn, "default", more.id)
+            after = conn.scalar(sa.select(sa.func.count()).select_from(schema.messages))
+    assert found is not None
+    assert (found.session_id, found.parent_exchange_id) == (last.session_id, last.id)
+    assert after == (num_messages or 0) + 2  # the question and its answer

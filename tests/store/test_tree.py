@@ -8,7 +8,7 @@ from nightschool.errors import StoreError
 from nightschool.store.blobs import put_blob
 from nightschool.store.matching import match_key
 from nightschool.store.schema import blobs, messages
-from nightschool.store.tree import canonical, grow, load_branch, put_messages, put_nodes, rolling_match
+from nightschool.store.tree import canonical, grow, load_branch, load_spelled, put_messages, put_nodes, rolling_match
 
 contents = st.none() | st.text(max_size=20) | st.lists(st.fixed_dictionaries({"text": st.text(max_size=5)}), max_size=2)
 chat_messages = st.lists(
@@ -69,17 +69,44 @@ def test_a_branch_grows_from_a_stored_parent(store):
         load_branch(conn, "other tenant", whole)
 
 
-def test_the_spelling_of_the_body_is_the_blob_when_it_reads_as_the_message(store):
+def test_the_spelling_of_the_body_is_kept_when_it_reads_as_the_message(store):
     message = {"role": "user", "content": "é"}
     spelling = b'{"role":  "user", "content": "\xc3\xa9"}'
-    nodes = grow("default", [message])
-    store.write(lambda conn: put_blob(conn, "default", spelling))
-    store.write(lambda conn: put_nodes(conn, "default", nodes, [spelling]))
-    assert count(store, blobs) == 1
-    other = grow("default", [{"role": "user", "content": "e"}])
-    store.write(lambda conn: put_nodes(conn, "default", other, [spelling]))
+    nodes = grow("default", [message], None, [spelling])
+    memo = store.write(lambda conn: put_nodes(conn, "default", nodes))
+    assert memo.variants == {(nodes[0].hash, spelling): 0}
+    other = grow("default", [{"role": "user", "content": "e"}], None, [spelling])
+    memo = store.write(lambda conn: put_nodes(conn, "default", other))
+    assert memo.variants == {(other[0].hash, spelling): 1}
     with store.read() as conn:
         assert load_branch(conn, "default", other[0].hash) == ({"role": "user", "content": "e"},)
+        assert load_spelled(conn, "default", other[0].hash, b"\1") == [spelling]
+        with pytest.raises(StoreError, match="not in the store"):
+            load_spelled(conn, "default", other[0].hash, b"\2")
+
+
+def test_the_spelling_of_a_body_is_the_blob_when_it_reads_as_the_message(store):
+    message = {"role": "user", "content": "é" * 1000}
+    spelling = json.dumps(message, ensure_ascii=False).encode()
+    nodes = grow("default", [message], None, [spelling])
+    store.write(lambda conn: put_blob(conn, "default", spelling))
+    store.write(lambda conn: put_nodes(conn, "default", nodes))
+    assert count(store, blobs) == 1
+    with store.read() as conn:
+        assert load_branch(conn, "default", nodes[0].hash) == (message,)
+
+
+def test_a_conversation_lies_together_and_its_system_messages_apart():
+    def chat(*roles: str) -> list[str]:
+        return [node.hash[:16] for node in grow("default", [{"role": role, "content": "x"} for role in roles])]
+
+    shared, own, *rest = chat("system", "user", "assistant", "user")
+    assert shared == "0" * 16
+    assert own != shared
+    assert rest == [own, own]
+    assert chat("user", "system", "assistant")[0] == chat("user", "system", "assistant")[2]
+    nodes = grow("default", [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}])
+    assert grow("default", [{"role": "tool"}], nodes[-1])[0].match_hash[:16] == nodes[-1].match_hash[:16]
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))

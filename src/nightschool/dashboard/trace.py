@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Node:
-    """One message. `replies` are the (exchange id, choice index) whose reply it is; `unanswered` the
-    exchanges that ended here without a reply."""
+    """One message; `message` is its hash. `replies` are the (exchange id, choice index) whose reply it is;
+    `unanswered` the exchanges that ended here without a reply."""
 
     key: str
     parent: str | None
     role: str
     depth: int
-    blob: str
+    message: str
     replies: list[tuple[str, int]] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
     children: list[str] = field(default_factory=list)
@@ -47,7 +47,6 @@ class MessageRow:
     match_hash: str
     role: str
     depth: int
-    blob_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Tree:
             parent = by_hash.get(row.parent_hash) if row.parent_hash else None
             self.nodes.setdefault(
                 row.match_hash,
-                Node(row.match_hash, parent.match_hash if parent else None, row.role, row.depth, row.blob_hash),
+                Node(row.match_hash, parent.match_hash if parent else None, row.role, row.depth, row.hash),
             )
         self.leaves = [leaf for leaf in leaves if leaf.hash in by_hash]
         for leaf in self.leaves:

@@ -12,6 +12,7 @@ from nightschool.feedback.reward import outcome
 from nightschool.rendering.toolcalls import parse_reply, write_calls
 from nightschool.store import schema
 from nightschool.store.blobs import get_blobs
+from nightschool.store.tree import with_content
 from nightschool.types import FeedbackKind, Json, Purpose
 
 UNREPORTED = "no outcome was reported"
@@ -107,10 +108,10 @@ def _exchange_rows(conn: sa.Connection, tenant: str, exam_id: str, as_of: float)
     x, c, m, b = schema.exchanges, schema.choices, schema.messages, schema.blobs
     choice = sa.and_(c.c.tenant == x.c.tenant, c.c.exchange_id == x.c.id, c.c.index == 0)
     message = sa.and_(m.c.tenant == c.c.tenant, m.c.hash == c.c.message_hash)
-    content = sa.and_(b.c.tenant == m.c.tenant, b.c.hash == m.c.blob_hash)
+    data, content = with_content()
     facts = (x.c.session_id, x.c.principal, x.c.policy_version, x.c.status, x.c.http_status, x.c.tools_blob)
     query = (
-        sa.select(*facts, c.c.finish_reason, b.c.data)
+        sa.select(*facts, c.c.finish_reason, data)
         .select_from(x.outerjoin(c, choice).outerjoin(m, message).outerjoin(b, content))
         .where(x.c.tenant == tenant, x.c.session_id.in_(_session_ids(tenant, exam_id)))
         .where(x.c.exam_id == exam_id, x.c.purpose == Purpose.EXAM, x.c.started_at <= as_of)

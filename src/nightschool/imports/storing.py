@@ -18,14 +18,14 @@ import sqlalchemy as sa
 from nightschool.errors import RefusedError
 from nightschool.feedback.record import KeyTakenError, insert_feedback
 from nightschool.imports.values import Conversation, Judgement, Turn, exchange_id
-from nightschool.store.blobs import get_blob, stored
+from nightschool.store.blobs import stored
 from nightschool.store.database import Store
 from nightschool.store.exchanges import insert_exchange
 from nightschool.store.matching import match_key
 from nightschool.store.records import Record, Timing
-from nightschool.store.schema import choices, exchanges, feedback, import_items, messages
+from nightschool.store.schema import blobs, choices, exchanges, feedback, import_items, messages
 from nightschool.store.sessions import find_session
-from nightschool.store.tree import canonical, put_messages
+from nightschool.store.tree import canonical, put_messages, with_content
 from nightschool.types import TargetKind
 
 TURNS_A_WRITE = 8  # a write stays well below what the other writer of the store may wait
@@ -113,15 +113,17 @@ def _known(conn: sa.Connection, tenant: str, conversation: Conversation, part: S
 def _same_reply(conn: sa.Connection, tenant: str, record: Record) -> str | None:
     """The exchange that has this record's upstream id and gave its reply."""
     e, c, m = exchanges.c, choices.c, messages.c
+    data, blob = with_content()
     query = (
-        sa.select(e.id, m.blob_hash)
+        sa.select(e.id, data)
         .join(choices, sa.and_(c.tenant == e.tenant, c.exchange_id == e.id, c.index == record.choices[0].index))
         .join(messages, sa.and_(m.tenant == e.tenant, m.hash == c.message_hash))
+        .outerjoin(blobs, blob)
         .where(e.tenant == tenant, e.upstream_id == record.upstream_id)
     )
     mine = match_key(record.choices[0].message)
     for row in conn.execute(query):
-        if match_key(orjson.loads(get_blob(conn, tenant, row.blob_hash))) == mine:
+        if match_key(orjson.loads(row.data)) == mine:
             return row.id
     return None
 

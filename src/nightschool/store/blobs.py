@@ -8,30 +8,34 @@ from collections.abc import Iterable, Iterator, Sequence
 import sqlalchemy as sa
 
 from nightschool.errors import StoreError
+from nightschool.store.memo import MAX_ENTRIES
+from nightschool.store.prepared import Lookup, insert_into
 from nightschool.store.schema import blobs
 
 IN_LIMIT = 500  # values in one IN (...): far below SQLite's limit, few distinct statements to compile
 
+_known = Lookup(blobs.c.hash, (blobs.c.hash,))
+_whole = Lookup(blobs.c.hash, (blobs.c.hash, blobs.c.data))
+_insert = insert_into(blobs)
+
 
 def put_blob(conn: sa.Connection, tenant: str, data: bytes) -> str:
-    return put_blobs(conn, tenant, [data])[0]
+    blob_hash = hashlib.sha256(data).hexdigest()
+    put_hashed(conn, tenant, {blob_hash: data})
+    return blob_hash
 
 
-def put_blobs(conn: sa.Connection, tenant: str, datas: Iterable[bytes]) -> list[str]:
-    """The hashes, in order."""
-    datas = list(datas)
-    hashes = [hashlib.sha256(data).hexdigest() for data in datas]
-    put_hashed(conn, tenant, dict(zip(hashes, datas, strict=True)))
-    return hashes
-
-
-def put_hashed(conn: sa.Connection, tenant: str, datas: dict[str, bytes]) -> set[str]:
-    """Store what is not stored yet of blobs whose hashes are known; the hashes of those that were."""
-    known = stored(conn, blobs.c.hash, tenant, list(datas))
-    rows = [{"tenant": tenant, "hash": h, "data": data} for h, data in datas.items() if h not in known]
-    if rows:
-        conn.execute(sa.insert(blobs), rows)
-    return known
+def put_hashed(conn: sa.Connection, tenant: str, datas: dict[str, bytes], known: set[str] | None = None) -> None:
+    """Store what is not stored yet of blobs whose hashes are known. `known` is what is stored; it grows."""
+    known = set() if known is None else known
+    if len(known) > MAX_ENTRIES:
+        known.clear()
+    asked = [blob_hash for blob_hash in datas if blob_hash not in known]
+    if not asked:
+        return
+    known.update(row.hash for row in _known.rows(conn, tenant, asked))
+    _insert.many(conn, [{"tenant": tenant, "hash": h, "data": datas[h]} for h in asked if h not in known])
+    known.update(asked)
 
 
 def get_blob(conn: sa.Connection, tenant: str, blob_hash: str) -> bytes:
@@ -42,10 +46,7 @@ def get_blob(conn: sa.Connection, tenant: str, blob_hash: str) -> bytes:
 def get_blobs(conn: sa.Connection, tenant: str, hashes: Iterable[str]) -> dict[str, bytes]:
     """Raises StoreError when one of them is not there."""
     wanted = list(dict.fromkeys(hashes))
-    found: dict[str, bytes] = {}
-    for some in in_parts(wanted):
-        query = sa.select(blobs.c.hash, blobs.c.data).where(blobs.c.tenant == tenant, blobs.c.hash.in_(some))
-        found.update(tuple(row) for row in conn.execute(query))
+    found = {row.hash: row.data for row in _whole.rows(conn, tenant, wanted)}
     if len(found) < len(wanted):
         lost = next(h for h in wanted if h not in found)
         raise StoreError(f"Blob {lost[:12]} is not in the store.", "The store is damaged.", "nightschool doctor")
@@ -53,7 +54,7 @@ def get_blobs(conn: sa.Connection, tenant: str, hashes: Iterable[str]) -> dict[s
 
 
 def stored(conn: sa.Connection, column: sa.Column, tenant: str, values: Sequence[str]) -> set[str]:
-    """Which of `values` occur in a hash column of a table."""
+    """Which of `values` occur in a column of a table."""
     found: set[str] = set()
     for some in in_parts(values):
         found.update(conn.scalars(sa.select(column).where(column.table.c.tenant == tenant, column.in_(some))))

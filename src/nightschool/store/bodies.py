@@ -1,11 +1,12 @@
 """Raw bodies, restored byte for byte, in which everything resent is stored once.
 
-A client resends the whole conversation with every turn. A body is therefore kept as a row of segments:
-literal bytes, and references to blobs that hold the exact spelling of one element of the top-level
-`messages` array, or of the top-level `tools`. Whatever cannot be read as JSON is one literal. So that the
-references of a long conversation do not add up either, every eighth message closes a page: a blob of the
-segments since the last page, which begins with a reference to that one. A body then is its head, one page,
-at most seven messages and its tail, however long the conversation.
+A client resends the whole conversation with every turn. A body is therefore kept as a row of segments: literal
+bytes, and references to what is stored already. Where the elements of the top-level `messages` are the messages
+of a branch of the tree, one reference to its leaf stands for all of them, and a number for each that is not
+spelled as the tree keeps it. Where they are not, each element is a reference to a blob that holds its spelling,
+and so that these do not add up either, every eighth message closes a page: a blob of the segments since the
+last page, which begins with a reference to that one. The top-level `tools` are a blob. Whatever cannot be read
+as JSON is one literal.
 """
 
 from __future__ import annotations
@@ -14,24 +15,30 @@ import hashlib
 import json
 import re
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from nightschool.errors import StoreError
 from nightschool.store.blobs import get_blob, get_blobs, put_hashed
+from nightschool.store.memo import Memo
+from nightschool.store.prepared import Prepared, insert_into
 from nightschool.store.schema import bodies
+from nightschool.store.tree import Node, load_spelled
 
 MESSAGE, TOOLS = "messages", "tools"
 WORTH_SHARING = 48  # a reference takes 33 bytes
-WORTH_PACKING = 256
-PLAIN, PACKED = b"\0", b"\1"
-LITERAL, REFERENCE, PAGE = 0, 1, 2
+LITERAL, REFERENCE, PAGE, BRANCH = 0, 1, 2, 3
 DIGEST_BYTES = 32
+TIME_CHARS = 12  # of a body's key
 PAGE_MESSAGES = 8
 
+_insert = insert_into(bodies, or_ignore=True)
+_segments = Prepared(
+    sa.select(bodies.c.segments).where(bodies.c.tenant == sa.bindparam("tenant"), bodies.c.hash == sa.bindparam("hash"))
+)
 _space = re.compile(r"[ \t\n\r]*")
 _decoder = json.JSONDecoder()
 
@@ -43,44 +50,59 @@ class Segment(NamedTuple):
     kind: str = ""
 
 
-def put_body(conn: sa.Connection, tenant: str, raw: bytes, segments: Sequence[Segment] | None = None) -> str:
-    """Store `raw`; its SHA-256. `segments` saves scanning again what `scan` has read."""
-    body_hash = hashlib.sha256(raw).hexdigest()
-    known = sa.select(bodies.c.hash).where(bodies.c.tenant == tenant, bodies.c.hash == body_hash)
-    if conn.scalar(known) is not None:
-        return body_hash
-    encoded, groups = _encode(scan(raw) if segments is None else segments)
-    for group in reversed(groups):
-        known = put_hashed(conn, tenant, group)
-        if next(iter(group), None) in known and group is not groups[0]:
-            break  # its page is stored, and so is everything before it
-    row = {"tenant": tenant, "hash": body_hash, "size_bytes": len(raw), "segments": _pack(encoded)}
-    conn.execute(sa.insert(bodies), row)
-    return body_hash
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body to be stored, from `at` (seconds since the epoch). `nodes` is the branch that its messages are, one
+    for each, or empty."""
+
+    at: float
+    raw: bytes
+    segments: Sequence[Segment]
+    nodes: Sequence[Node] = ()
 
 
-def get_body(conn: sa.Connection, tenant: str, body_hash: str) -> bytes:
+def put_bodies(conn: sa.Connection, tenant: str, new: Sequence[Body], memo: Memo) -> list[str]:
+    """Store bodies; their keys, in order. The nodes are stored, and `memo` knows how they are spelled.
+
+    A key is the SHA-256 of the bytes, but begins with the time in milliseconds: bodies that come together lie
+    together in the index.
+    """
+    rows: list[dict[str, object]] = []
+    groups: dict[str, bytes] = {}
+    for body in new:
+        encoded, shared = _encode(body, memo)
+        groups.update(shared)
+        time = int(body.at * 1000) % 16**TIME_CHARS
+        key = f"{time:012x}" + hashlib.sha256(body.raw).hexdigest()[TIME_CHARS:]
+        rows.append({"tenant": tenant, "hash": key, "size_bytes": len(body.raw), "segments": encoded})
+    put_hashed(conn, tenant, groups, memo.blobs)
+    _insert.many(conn, rows)
+    return [str(row["hash"]) for row in rows]
+
+
+def get_body(conn: sa.Connection, tenant: str, body_key: str) -> bytes:
     """The body as it was put, byte for byte.
 
     Raises:
         StoreError: it is not there, or what is restored does not have this hash.
     """
-    query = sa.select(bodies.c.segments).where(bodies.c.tenant == tenant, bodies.c.hash == body_hash)
-    packed = conn.scalar(query)
-    if packed is None:
-        raise StoreError(f"Body {body_hash[:12]} is not in the store.", "", "nightschool doctor")
+    row = _segments.first(conn, tenant=tenant, hash=body_key)
+    if row is None:
+        raise StoreError(f"Body {body_key[:12]} is not in the store.", "", "nightschool doctor")
     parts: list[bytes | str] = []  # literals, and hashes of blobs
-    todo = _decode(_unpack(packed))[::-1]
+    todo = _decode(row.segments)[::-1]
     while todo:
         code, data = todo.pop()
         if code == PAGE:
             todo += _decode(get_blob(conn, tenant, data.hex()))[::-1]
+        elif code == BRANCH:
+            parts.append(_restore_branch(conn, tenant, data))
         else:
             parts.append(data.hex() if code == REFERENCE else data)
     shared = get_blobs(conn, tenant, [part for part in parts if isinstance(part, str)])
     raw = b"".join(shared[part] if isinstance(part, str) else part for part in parts)
-    if hashlib.sha256(raw).hexdigest() != body_hash:
-        raise StoreError(f"Body {body_hash[:12]} cannot be restored.", "The store is damaged.", "nightschool doctor")
+    if hashlib.sha256(raw).hexdigest()[TIME_CHARS:] != body_key[TIME_CHARS:]:
+        raise StoreError(f"Body {body_key[:12]} cannot be restored.", "The store is damaged.", "nightschool doctor")
     return raw
 
 
@@ -143,25 +165,56 @@ def _next(text: str, at: int, close: str) -> int:
     return at if text[at] == close else _enter(text, at, ",")
 
 
-def _encode(segments: Sequence[Segment]) -> tuple[bytes, list[dict[str, bytes]]]:
-    """The bytes that stand for `segments`, and the blobs they refer to, by hash.
+def _encode(body: Body, memo: Memo) -> tuple[bytes, dict[str, bytes]]:
+    """The bytes that stand for a body, and the blobs they refer to, by hash."""
+    shared: dict[str, bytes] = {}
+    places = [at for at, segment in enumerate(body.segments) if segment.kind == MESSAGE]
+    branch = _refer_to_branch(body, places, memo)
+    if branch is None:
+        return _encode_pages(body.segments, shared), shared
+    before, behind = body.segments[: places[0]], body.segments[places[-1] + 1 :]
+    encoded = [_one(segment, shared) for segment in before], [branch], [_one(segment, shared) for segment in behind]
+    return b"".join(part for some in encoded for part in some), shared
 
-    The blobs come in groups: all but the first begin with the page that closes what is before it.
-    """
-    groups: list[dict[str, bytes]] = [{}]
+
+def _refer_to_branch(body: Body, places: Sequence[int], memo: Memo) -> bytes | None:
+    """What stands for all messages and what is between them; `None` where they are not a branch's."""
+    if not places or len(places) != len(body.nodes) or places[-1] - places[0] != 2 * len(places) - 2:
+        return None
+    separators = {body.segments[at].data for at in range(places[0] + 1, places[-1], 2)} or {b""}
+    numbers = [memo.variants.get((node.hash, node.spelling or b"")) for node in body.nodes]
+    separator = separators.pop()
+    if separators or len(separator) > 255 or None in numbers:
+        return None
+    packed = bytes(number or 0 for number in numbers).rstrip(b"\0")
+    leaf = bytes.fromhex(body.nodes[-1].hash)
+    return b"".join((bytes([BRANCH]), leaf, bytes([len(separator)]), separator, struct.pack("<I", len(packed)), packed))
+
+
+def _restore_branch(conn: sa.Connection, tenant: str, data: bytes) -> bytes:
+    begin = DIGEST_BYTES + 1
+    separator = data[begin : begin + data[DIGEST_BYTES]]
+    numbers = data[begin + len(separator) + 4 :]
+    return separator.join(load_spelled(conn, tenant, data[:DIGEST_BYTES].hex(), numbers))
+
+
+def _encode_pages(segments: Sequence[Segment], shared: dict[str, bytes]) -> bytes:
     head: list[bytes] = []
     run: list[bytes] = []  # from the first message on
     num_messages = 0
-    for data, kind in segments:
-        if kind == MESSAGE and num_messages == 0:
+    for segment in segments:
+        if segment.kind == MESSAGE and num_messages == 0:
             head, run = run, []
-        worth_it = kind and len(data) >= WORTH_SHARING
-        run.append(_refer(REFERENCE, data, groups[-1]) if worth_it else _literal(data))
-        num_messages += kind == MESSAGE
-        if kind == MESSAGE and num_messages % PAGE_MESSAGES == 0:
-            groups.append({})
-            run = [_refer(PAGE, b"".join(run), groups[-1])]
-    return b"".join(head + run), groups
+        run.append(_one(segment, shared))
+        num_messages += segment.kind == MESSAGE
+        if segment.kind == MESSAGE and num_messages % PAGE_MESSAGES == 0:
+            run = [_refer(PAGE, b"".join(run), shared)]
+    return b"".join(head + run)
+
+
+def _one(segment: Segment, shared: dict[str, bytes]) -> bytes:
+    worth_it = segment.kind and len(segment.data) >= WORTH_SHARING
+    return _refer(REFERENCE, segment.data, shared) if worth_it else _literal(segment.data)
 
 
 def _refer(code: int, data: bytes, shared: dict[str, bytes]) -> bytes:
@@ -175,25 +228,16 @@ def _literal(data: bytes) -> bytes:
 
 
 def _decode(data: bytes) -> list[tuple[int, bytes]]:
-    """(code, literal bytes or digest) in order."""
+    """(code, literal bytes, digest or branch) in order."""
     parts: list[tuple[int, bytes]] = []
     at = 0
     while at < len(data):
         start, length = at + 1, DIGEST_BYTES
         if data[at] == LITERAL:
             start, length = at + 5, struct.unpack_from("<I", data, at + 1)[0]
+        elif data[at] == BRANCH:
+            length += 1 + data[start + DIGEST_BYTES]
+            length += 4 + struct.unpack_from("<I", data, start + length)[0]
         parts.append((data[at], data[start : start + length]))
         at = start + length
     return parts
-
-
-def _pack(data: bytes) -> bytes:
-    if len(data) >= WORTH_PACKING:
-        packed = zlib.compress(data, 1)
-        if len(packed) < len(data):
-            return PACKED + packed
-    return PLAIN + data
-
-
-def _unpack(stored: bytes) -> bytes:
-    return zlib.decompress(stored[1:]) if stored[:1] == PACKED else stored[1:]

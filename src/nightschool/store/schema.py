@@ -22,10 +22,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import JSON
 
+from nightschool.store.columns import Digest, Packed
+
 metadata = MetaData()
 
 # In words, not bound: only so do the databases see that a query may use the index on it.
 NOT_OK = text("status <> 'ok'")
+
+HAS_UPSTREAM, HAS_EXTERNAL = text("upstream_id IS NOT NULL"), text("external_key IS NOT NULL")
 
 # Values of one installation: schema of the data, key of the split hash.
 meta = Table(
@@ -42,36 +46,47 @@ blobs = Table(
     "blobs",
     metadata,
     Column("tenant", String, nullable=False),
-    Column("hash", String, nullable=False),
-    Column("data", LargeBinary, nullable=False),
+    Column("hash", Digest, nullable=False),
+    Column("data", Packed, nullable=False),
     PrimaryKeyConstraint("tenant", "hash"),
 )
 
-# A raw request or reply body: literal text and references to message blobs, in order.
+# A raw request or reply body: literal text and references to branches and blobs, in order.
 bodies = Table(
     "bodies",
     metadata,
     Column("tenant", String, nullable=False),
-    Column("hash", String, nullable=False),
+    Column("hash", Digest, nullable=False),
     Column("size_bytes", Integer, nullable=False),
-    Column("segments", LargeBinary, nullable=False),
+    Column("segments", Packed, nullable=False),
     PrimaryKeyConstraint("tenant", "hash"),
 )
 
 # The message tree. `hash` covers tenant, parent and exact content; `match_hash` covers what survives a
-# client's re-serialization (role, text, tool calls), rolled from the root.
+# client's re-serialization (role, text, tool calls), rolled from the root. The content is here, or a blob.
 messages = Table(
     "messages",
     metadata,
     Column("tenant", String, nullable=False),
-    Column("hash", String, nullable=False),
-    Column("parent_hash", String),
+    Column("hash", Digest, nullable=False),
+    Column("parent_hash", Digest),
     Column("depth", Integer, nullable=False),
     Column("role", String, nullable=False),
-    Column("blob_hash", String, nullable=False),
-    Column("match_hash", String, nullable=False),
+    Column("match_hash", Digest, nullable=False),
+    Column("content", Packed),
+    Column("blob_hash", Digest),
     PrimaryKeyConstraint("tenant", "hash"),
-    Index("messages_parent", "tenant", "parent_hash"),
+)
+
+# The same message as other bodies spelled it: `variant` counts from 1, 0 is the content above.
+spellings = Table(
+    "spellings",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("message_hash", Digest, nullable=False),
+    Column("variant", Integer, nullable=False),
+    Column("data", Packed, nullable=False),
+    PrimaryKeyConstraint("tenant", "message_hash", "variant"),
 )
 
 sessions = Table(
@@ -122,11 +137,11 @@ exchanges = Table(
     Column("duration_ms", Float),
     Column("first_byte_ms", Float),
     Column("overhead_ms", Float),
-    Column("request_body", String, nullable=False),
-    Column("reply_body", String),
-    Column("tools_blob", String),
-    Column("prompt_message", String),
-    Column("reply_match_hash", String),  # the dialogue with its reply, as it comes back in a history
+    Column("request_body", Digest, nullable=False),
+    Column("reply_body", Digest),
+    Column("tools_blob", Digest),
+    Column("prompt_message", Digest),
+    Column("reply_match_hash", Digest),  # the dialogue with its reply, as it comes back in a history
     Column("system_hash", String, nullable=False, server_default=""),  # the system messages before the dialogue
     Column("parent_exchange_id", String),
     Column("upstream_id", String),
@@ -136,7 +151,7 @@ exchanges = Table(
     Column("prompt_prefix_len", Integer, nullable=False),
     Column("prompt_ids", LargeBinary),
     Column("num_context_tokens", Integer),
-    Column("context_hash", String),
+    Column("context_hash", Digest),
     Column("num_prompt_tokens", Integer),
     Column("num_sampled_tokens", Integer),
     Column("fidelity", String, nullable=False),
@@ -175,8 +190,8 @@ exchanges = Table(
     Index(
         "exchanges_failed", "tenant", "prompt_message", sqlite_where=NOT_OK, postgresql_where=NOT_OK
     ),  # what may be retried
-    Index("exchanges_upstream", "tenant", "upstream_id"),
-    Index("exchanges_external", "tenant", "external_key"),
+    Index("exchanges_upstream", "tenant", "upstream_id", sqlite_where=HAS_UPSTREAM, postgresql_where=HAS_UPSTREAM),
+    Index("exchanges_external", "tenant", "external_key", sqlite_where=HAS_EXTERNAL, postgresql_where=HAS_EXTERNAL),
     Index("exchanges_recent", "tenant", "agent", "started_at"),
 )
 
@@ -186,7 +201,7 @@ choices = Table(
     Column("tenant", String, nullable=False),
     Column("exchange_id", String, nullable=False),
     Column("index", Integer, nullable=False),
-    Column("message_hash", String),
+    Column("message_hash", Digest),
     Column("finish_reason", String),
     Column("completion_ids", LargeBinary),
     Column("behavior_logprobs", LargeBinary),

@@ -23,7 +23,7 @@ from nightschool.store.records import Caller, Record
 from nightschool.store.schema import blobs, choices, exchanges, messages, sessions
 from nightschool.store.splits import split_key, split_of
 from nightschool.store.threads import Thread, carries_summary, read_thread, side_task
-from nightschool.store.tree import Node, well_formed
+from nightschool.store.tree import Node, well_formed, with_content
 from nightschool.types import Branch, Json, Purpose, Split
 
 PREVIEW_CHARS = 200
@@ -318,12 +318,12 @@ def _summarized(conn: sa.Connection, tenant: str, record: Record, session_id: st
     c = choices.c
     reply = sa.and_(c.tenant == exchanges.c.tenant, c.exchange_id == exchanges.c.id, c.index == 0)
     node = sa.and_(messages.c.tenant == c.tenant, messages.c.hash == c.message_hash)
-    blob = sa.and_(blobs.c.tenant == c.tenant, blobs.c.hash == messages.c.blob_hash)
+    data, blob = with_content()
     query = (
-        _candidates(blobs.c.data)
+        _candidates(data)
         .join(choices, reply)
         .join(messages, node)
-        .join(blobs, blob)
+        .outerjoin(blobs, blob)
         .where(
             exchanges.c.tenant == tenant,
             exchanges.c.session_id == session_id,

@@ -1,28 +1,48 @@
-"""The message tree: each message once, under a hash of tenant, parent and exact content (law 4)."""
+"""The message tree: each message once, under a hash of tenant, parent and exact content (law 4).
+
+A hash begins with its stem, eight bytes that all messages of a conversation below its system messages share, so
+that a conversation lies together in every index however large the store is.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from nightschool.errors import StoreError
-from nightschool.store.blobs import get_blobs, put_blobs, stored
+from nightschool.store.blobs import put_hashed
 from nightschool.store.matching import match_key
+from nightschool.store.memo import Memo
+from nightschool.store.prepared import Lookup, insert_into
+from nightschool.store.schema import blobs, spellings
 from nightschool.store.schema import messages as table
 from nightschool.types import Json
 
-NUM_RECENT = 8  # levels from the leaf up that are looked at before the rest: usually two are new
+STEM_CHARS = 16
+NO_STEM = "0" * STEM_CHARS  # of messages that many conversations begin with
+SHARED_ROLES = ("system", "developer")
+INLINE_BYTES = 1024  # longer content is a blob, which equal messages elsewhere share
+MAX_VARIANTS = 8
 
 _encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_known = Lookup(table.c.hash, (table.c.hash, table.c.content, table.c.blob_hash))
+_spelled = Lookup(spellings.c.message_hash, (spellings.c.message_hash, spellings.c.variant, spellings.c.data))
+_insert = insert_into(table)
+_insert_spelling = insert_into(spellings)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A message at its place in the tree; `content` is its canonical JSON, `key` what matching compares."""
+    """A message at its place in the tree; `content` is its canonical JSON, `key` what matching compares.
+
+    `spelling` is how a request body spells it, `None` where none does; `reads_same` says that it is JSON for
+    the same content.
+    """
 
     hash: str
     parent_hash: str | None
@@ -31,6 +51,13 @@ class Node:
     role: str
     content: bytes
     key: bytes = b""
+    spelling: bytes | None = None
+    reads_same: bool = False
+
+    @property
+    def kept(self) -> bytes:
+        """What the store keeps of it if it is new."""
+        return self.spelling if self.spelling is not None and self.reads_same else self.content
 
 
 def canonical(value: object) -> bytes:
@@ -39,63 +66,83 @@ def canonical(value: object) -> bytes:
 
 
 def well_formed(text: str) -> str:
-    """Text that a database accepts: a lone surrogate, which JSON can spell, becomes a question mark."""
-    return text.encode("utf-8", "replace").decode()
+    """Text that every database accepts: what JSON can spell and they cannot take becomes a question mark."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def rolling_match(previous: str | None, key: bytes) -> str:
     """The match hash of a branch that ends in the message with this match key, from the one before it.
 
-    Two branches with equal match hashes are the same conversation to a client that re-serializes.
+    Two branches with equal match hashes are the same conversation to a client that re-serializes. Its stem is
+    that of the first message.
     """
-    return hashlib.sha256((previous or "").encode() + key).hexdigest()
+    digest = hashlib.sha256((previous or "").encode() + key).hexdigest()
+    return digest if previous is None else previous[:STEM_CHARS] + digest[STEM_CHARS:]
 
 
-def grow(tenant: str, messages: Sequence[Json], parent: Node | None = None) -> list[Node]:
-    """The nodes of `messages` below `parent`, root first. Touches no database."""
+def grow(
+    tenant: str,
+    messages: Sequence[Json],
+    parent: Node | None = None,
+    spelled: Sequence[bytes] = (),
+    memo: Memo | None = None,
+) -> list[Node]:
+    """The nodes of `messages` below `parent`, root first. Touches no database.
+
+    `spelled` are the bytes of the first messages in a request body, in order. `memo` saves hashing again what
+    was hashed before.
+    """
     nodes: list[Node] = []
-    for message in messages:
-        content, key = canonical(message), match_key(message)
-        role = message.get("role")
-        above = (parent.hash if parent else "root").encode()
-        parent = Node(
-            hash=hashlib.sha256(b"\0".join([tenant.encode(), above, content])).hexdigest(),
-            parent_hash=parent.hash if parent else None,
-            depth=parent.depth + 1 if parent else 0,
-            match_hash=rolling_match(parent.match_hash if parent else None, key),
-            role=well_formed(role) if isinstance(role, str) else "",
-            content=content,
-            key=key,
-        )
-        nodes.append(parent)
+    for at, message in enumerate(messages):
+        spelling = spelled[at] if at < len(spelled) else None
+        if memo is None or spelling is None:
+            node = _node(tenant, message, parent, spelling)
+        else:
+            key = (parent.hash if parent else tenant, spelling)
+            known = memo.nodes.get(key)
+            if known is None or known[1] != message:
+                known = (_node(tenant, message, parent, spelling), message)
+                memo.keep_node(key, known)
+            node = known[0]
+        nodes.append(node)
+        parent = node
     return nodes
 
 
-def put_nodes(conn: sa.Connection, tenant: str, nodes: Sequence[Node], spellings: Sequence[bytes] = ()) -> None:
-    """Store the nodes that are not stored yet: one branch, root first, and perhaps several replies to its leaf.
+def put_nodes(conn: sa.Connection, tenant: str, nodes: Iterable[Node], memo: Memo | None = None) -> Memo:
+    """Store what is not stored yet of nodes and of their spellings; a parent is stored, or among them.
 
-    `spellings` are the bytes of the first messages in a request body, in order; where one reads as its node's
-    content it becomes the blob, so that the body's reference and the tree share it.
+    The memo that comes back knows for each node with a spelling which variant of it that is, unless there are
+    too many.
     """
-    known = _known(conn, tenant, nodes)
-    raws = dict(zip((node.hash for node in nodes), spellings, strict=False))  # as far as both go
-    new = {node.hash: node for node in nodes if node.hash not in known}
-    if not new:
-        return
-    hashes = put_blobs(conn, tenant, [_spelling(node, raws.get(node.hash)) for node in new.values()])
-    rows = [
-        {
-            "tenant": tenant,
-            "hash": node.hash,
-            "parent_hash": node.parent_hash,
-            "depth": node.depth,
-            "role": node.role,
-            "blob_hash": blob_hash,
-            "match_hash": node.match_hash,
-        }
-        for node, blob_hash in zip(new.values(), hashes, strict=True)
-    ]
-    conn.execute(sa.insert(table), rows)
+    memo = memo or Memo()
+    wanted: dict[str, dict[bytes | None, Node]] = {}
+    for node in nodes:
+        if node.spelling is None or (node.hash, node.spelling) not in memo.variants:
+            wanted.setdefault(node.hash, {})[node.spelling] = node
+    stored = {row.hash: row for row in _known.rows(conn, tenant, list(wanted))}
+    new: list[Node] = []
+    others: dict[str, list[bytes]] = {}  # spellings that are not the kept one
+    for node_hash, spelled in wanted.items():
+        row = stored.get(node_hash)
+        if row is None:
+            first = next((node for node in spelled.values() if node.reads_same), next(iter(spelled.values())))
+            new.append(first)
+            kept = first.kept
+            blob_hash = None
+        else:
+            kept, blob_hash = row.content, row.blob_hash
+        for spelling in spelled:
+            if spelling is None:
+                continue
+            if spelling == kept or (kept is None and hashlib.sha256(spelling).hexdigest() == blob_hash):
+                memo.variants[node_hash, spelling] = 0
+            else:
+                others.setdefault(node_hash, []).append(spelling)
+    _put_new(conn, tenant, new, memo)
+    if others:
+        _put_spellings(conn, tenant, others, memo)
+    return memo
 
 
 def put_messages(conn: sa.Connection, tenant: str, messages: Sequence[Json], parent_hash: str | None = None) -> str:
@@ -105,7 +152,7 @@ def put_messages(conn: sa.Connection, tenant: str, messages: Sequence[Json], par
         ValueError: there are no messages.
         StoreError: the parent is not stored.
     """
-    parent = None if parent_hash is None else _node(conn, tenant, parent_hash)
+    parent = None if parent_hash is None else _load_node(conn, tenant, parent_hash)
     nodes = grow(tenant, messages, parent)
     if not nodes:
         raise ValueError("a branch has at least one message")
@@ -115,18 +162,116 @@ def put_messages(conn: sa.Connection, tenant: str, messages: Sequence[Json], par
 
 def load_branch(conn: sa.Connection, tenant: str, leaf_hash: str) -> tuple[Json, ...]:
     """The messages from the root to `leaf_hash`. Raises StoreError when it is not stored."""
-    leaf = sa.select(table.c.parent_hash, table.c.depth, table.c.blob_hash)
-    branch = leaf.where(table.c.tenant == tenant, table.c.hash == leaf_hash).cte("branch", recursive=True)
-    above = leaf.where(table.c.tenant == tenant, table.c.hash == branch.c.parent_hash)
-    branch = branch.union_all(above)
-    hashes = list(conn.scalars(sa.select(branch.c.blob_hash).order_by(branch.c.depth)))
-    if not hashes:
+    return tuple(json.loads(data) for _, data in _branch(conn, tenant, leaf_hash))
+
+
+def load_spelled(conn: sa.Connection, tenant: str, leaf_hash: str, variants: bytes) -> list[bytes]:
+    """The messages from the root to `leaf_hash` as a body spelled them; a missing number of a variant is 0.
+
+    Raises:
+        StoreError: one of them is not stored.
+    """
+    branch = _branch(conn, tenant, leaf_hash)
+    numbers = variants.ljust(len(branch), b"\0")
+    asked = [node_hash for (node_hash, _), number in zip(branch, numbers, strict=True) if number]
+    others = {(row.message_hash, row.variant): row.data for row in _spelled.rows(conn, tenant, asked)}
+    try:
+        return [
+            others[node_hash, number] if number else data
+            for (node_hash, data), number in zip(branch, numbers, strict=True)
+        ]
+    except KeyError as error:
+        raise _unknown(error.args[0][0]) from error
+
+
+def with_content(
+    tenant: sa.ColumnElement[Any] | str = table.c.tenant,
+) -> tuple[sa.ColumnElement[bytes], sa.ColumnElement[bool]]:
+    """What a query reads of a message's content, and the condition under which it outer-joins `blobs`."""
+    blob = sa.and_(blobs.c.tenant == tenant, blobs.c.hash == table.c.blob_hash)
+    return sa.func.coalesce(table.c.content, blobs.c.data).label("data"), blob
+
+
+def _branch(conn: sa.Connection, tenant: str, leaf_hash: str) -> list[tuple[str, bytes]]:
+    """Hash and content from the root down."""
+    data, blob = with_content()
+    link = sa.select(table.c.hash, table.c.parent_hash, table.c.depth)
+    branch = link.where(table.c.tenant == tenant, table.c.hash == leaf_hash).cte("branch", recursive=True)
+    branch = branch.union_all(link.where(table.c.tenant == tenant, table.c.hash == branch.c.parent_hash))
+    here = sa.and_(table.c.tenant == tenant, table.c.hash == branch.c.hash)
+    query = sa.select(table.c.hash, data).select_from(branch.join(table, here).outerjoin(blobs, blob))
+    rows = conn.execute(query.order_by(branch.c.depth)).all()
+    if not rows or any(row.data is None for row in rows):
         raise _unknown(leaf_hash)
-    blobs = get_blobs(conn, tenant, hashes)
-    return tuple(json.loads(blobs[h]) for h in hashes)
+    return [(row.hash, row.data) for row in rows]
 
 
-def _node(conn: sa.Connection, tenant: str, node_hash: str) -> Node:
+def _chained(previous: str | None, data: bytes, role: object) -> str:
+    """The hash of `data`, with the stem of `previous`, or a new one where a conversation parts from the shared."""
+    digest = hashlib.sha256(data).hexdigest()
+    stem = NO_STEM if previous is None else previous[:STEM_CHARS]
+    if stem == NO_STEM and role not in SHARED_ROLES:
+        stem = digest[:STEM_CHARS]
+    return stem + digest[STEM_CHARS:]
+
+
+def _node(tenant: str, message: Json, parent: Node | None, spelling: bytes | None) -> Node:
+    content, key = canonical(message), match_key(message)
+    role = message.get("role")
+    above = parent.hash if parent else None
+    return Node(
+        hash=_chained(above, b"\0".join([tenant.encode(), (above or "root").encode(), content]), role),
+        parent_hash=above,
+        depth=parent.depth + 1 if parent else 0,
+        match_hash=rolling_match(parent.match_hash if parent else None, key),
+        role=well_formed(role) if isinstance(role, str) else "",
+        content=content,
+        key=key,
+        spelling=spelling,
+        reads_same=spelling is not None and _reads_as(spelling, content),
+    )
+
+
+def _put_new(conn: sa.Connection, tenant: str, new: Sequence[Node], memo: Memo) -> None:
+    rows: list[dict[str, Any]] = []
+    long: dict[str, bytes] = {}
+    for node in new:
+        kept = node.kept
+        blob_hash = hashlib.sha256(kept).hexdigest() if len(kept) > INLINE_BYTES else None
+        if blob_hash is not None:
+            long[blob_hash] = kept
+        row = {
+            "tenant": tenant,
+            "hash": node.hash,
+            "parent_hash": node.parent_hash,
+            "depth": node.depth,
+            "role": node.role,
+            "match_hash": node.match_hash,
+            "content": None if blob_hash else kept,
+            "blob_hash": blob_hash,
+        }
+        rows.append(row)
+    put_hashed(conn, tenant, long, memo.blobs)
+    _insert.many(conn, rows)
+
+
+def _put_spellings(conn: sa.Connection, tenant: str, others: dict[str, list[bytes]], memo: Memo) -> None:
+    numbers: dict[str, int] = {}
+    for row in _spelled.rows(conn, tenant, list(others)):
+        memo.variants[row.message_hash, row.data] = row.variant
+        numbers[row.message_hash] = max(row.variant, numbers.get(row.message_hash, 0))
+    rows: list[dict[str, Any]] = []
+    for node_hash, spelled in others.items():
+        for data in spelled:
+            number = numbers.get(node_hash, 0) + 1
+            if (node_hash, data) in memo.variants or number > MAX_VARIANTS:
+                continue
+            numbers[node_hash] = memo.variants[node_hash, data] = number
+            rows.append({"tenant": tenant, "message_hash": node_hash, "variant": number, "data": data})
+    _insert_spelling.many(conn, rows)
+
+
+def _load_node(conn: sa.Connection, tenant: str, node_hash: str) -> Node:
     columns = (table.c.hash, table.c.parent_hash, table.c.depth, table.c.match_hash, table.c.role)
     row = conn.execute(sa.select(*columns).where(table.c.tenant == tenant, table.c.hash == node_hash)).first()
     if row is None:
@@ -134,22 +279,11 @@ def _node(conn: sa.Connection, tenant: str, node_hash: str) -> Node:
     return Node(*row, content=b"")
 
 
-def _known(conn: sa.Connection, tenant: str, nodes: Sequence[Node]) -> set[str]:
-    """The hashes of `nodes` that are stored. One branch: above a stored node everything is stored."""
-    recent = [node for node in nodes if node.depth > nodes[-1].depth - NUM_RECENT]
-    found = stored(conn, table.c.hash, tenant, [node.hash for node in recent])
-    if not found:
-        return stored(conn, table.c.hash, tenant, [node.hash for node in nodes])
-    depth = max(node.depth for node in recent if node.hash in found)
-    return found.union(node.hash for node in nodes if node.depth < depth)
-
-
-def _spelling(node: Node, raw: bytes | None) -> bytes:
-    """`raw` where it reads as the node's content, else its canonical bytes."""
+def _reads_as(raw: bytes, content: bytes) -> bool:
     try:
-        return raw if raw is not None and canonical(json.loads(raw)) == node.content else node.content
+        return canonical(json.loads(raw)) == content
     except (ValueError, RecursionError):
-        return node.content
+        return False
 
 
 def _unknown(node_hash: str) -> StoreError:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
 
 from nightschool.errors import StoreError
 from nightschool.store.failpoints import fail_point
+from nightschool.store.memo import forget
 
 Write = Callable[[sa.Connection], Any]
 Item = tuple[Write, Future[Any]]
@@ -24,13 +26,14 @@ class Writer:
 
     What is queued when a write has run joins its commit, until the transaction is `COMMIT_WINDOW_S` old;
     nothing waits for company that has not come. A write that raises is rolled back alone, by savepoint, and
-    its future carries the error.
+    its future carries the error. All writes use one connection, which knows what they have stored (`memo.py`).
     """
 
     COMMIT_WINDOW_S = 0.005
 
     def __init__(self, engine: sa.Engine) -> None:
         self._writing = engine.execution_options(writing=True)
+        self._connection: sa.Connection | None = None  # of the thread below
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
@@ -71,12 +74,30 @@ class Writer:
                     future.set_result(result)
                 else:
                     future.set_exception(error)
+        self._disconnect()
+
+    @contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
+        """The writer's connection. After an error it is given back, and the next transaction takes a fresh one."""
+        if self._connection is None:
+            self._connection = self._writing.connect()
+        try:
+            yield self._connection
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            forget(self._connection)
+            self._connection.close()
+            self._connection = None
 
     def _transact(self, batch: list[Item]) -> list[Outcome]:
         """Run `batch`, and what joins it, in one transaction; the outcomes in order."""
         outcomes: list[Outcome] = []
         until = time.monotonic() + self.COMMIT_WINDOW_S
-        with self._writing.begin() as connection:
+        with self._connected() as connection, connection.begin():
             for write, _ in batch:  # grows below
                 outcomes.append(_run(connection, write))
                 if self._queue.empty() or time.monotonic() > until:
@@ -96,6 +117,7 @@ def _run(connection: sa.Connection, write: Write) -> Outcome:
         with connection.begin_nested():
             return write(connection), None
     except Exception as error:  # boundary: one caller's failure is its own
+        forget(connection)
         raw: Any = connection.connection.dbapi_connection
         if not raw.in_transaction:
             raise  # a full disk ends the whole transaction: what ran before is gone too

@@ -16,6 +16,7 @@ from nightschool.dashboard.trace import Leaf, MessageRow, Node, Tree
 from nightschool.store.bodies import get_body
 from nightschool.store.matching import content_text
 from nightschool.store.schema import adapters, blobs, choices, exchanges, feedback, ledger, messages, sessions
+from nightschool.store.tree import with_content
 from nightschool.store.vectors import unpack_floats, unpack_ids
 from nightschool.types import Json
 
@@ -49,7 +50,9 @@ def session(conn: sa.Connection, scope: Scope, session_id: str) -> Json | None:
     data |= _reading_place(tree, scope, calls)
     shown = tree.branch(data["branch"])[data["from"] - 1 : data["to"]] if data["branch"] else []
     lines = tree.lines()
-    bodies = _bodies(conn, scope.tenant, [node.blob for node in shown], [line.node.blob for line in lines[:TREE_LINES]])
+    bodies = _bodies(
+        conn, scope.tenant, [node.message for node in shown], [line.node.message for line in lines[:TREE_LINES]]
+    )
     data["messages"] = [_message(node, bodies, calls, replies, said) for node in shown]
     data["tree"] = [
         {**_tree_node(line.node, bodies, calls, said), "level": min(line.level, 6), "side": line.side}
@@ -141,7 +144,7 @@ def _messages(conn: sa.Connection, tenant: str, session_id: str) -> list[Message
         .join(exchanges, sa.and_(e.tenant == c.tenant, e.id == c.exchange_id))
         .where(c.tenant == tenant, e.session_id == session_id)
     )
-    row = sa.select(m.hash, m.parent_hash, m.match_hash, m.role, m.depth, m.blob_hash)
+    row = sa.select(m.hash, m.parent_hash, m.match_hash, m.role, m.depth)
     branch = row.where(m.tenant == tenant, m.hash.in_(asked.union(answered))).cte("branch", recursive=True)
     above = row.where(m.tenant == tenant, m.hash == branch.c.parent_hash)
     return [MessageRow(*found) for found in conn.execute(sa.select(branch.union(above)))]
@@ -193,13 +196,15 @@ def _reading_place(tree: Tree, scope: Scope, calls: dict[str, Json]) -> Json:
 
 
 def _bodies(conn: sa.Connection, tenant: str, whole: Iterable[str], short: Iterable[str]) -> dict[str, Json]:
-    """Messages by blob hash: those being read whole, those of the tree only where they are short. One query."""
-    b = blobs.c
+    """Messages by hash: those being read whole, those of the tree only where they are short. One query."""
+    m = messages.c
     read, named = set(whole), set(short)
-    size = sa.func.length(b.data)
-    fits = sa.or_(b.hash.in_(read), size <= TREE_BLOB_BYTES)
-    query = sa.select(b.hash, b.data).where(b.tenant == tenant, b.hash.in_(read | named), fits)
-    return {found: _parse(data) for found, data in conn.execute(query)}
+    data, blob = with_content()
+    short_enough = sa.func.coalesce(sa.func.length(m.content), sa.func.length(blobs.c.data)) <= TREE_BLOB_BYTES
+    query = sa.select(m.hash, data).select_from(messages.outerjoin(blobs, blob))
+    fits = sa.or_(m.hash.in_(read), short_enough)
+    rows = conn.execute(query.where(m.tenant == tenant, m.hash.in_(read | named), fits))
+    return {found: _parse(data) for found, data in rows}
 
 
 def _parse(data: bytes) -> Json:
@@ -217,7 +222,7 @@ def _message(
     replies: dict[tuple[str, int], Json],
     said: list[Json],
 ) -> Json:
-    body = bodies.get(node.blob, {})
+    body = bodies.get(node.message, {})
     made = body.get("tool_calls")
     exchange_ids = [exchange_id for exchange_id, _ in node.replies]
     reply = replies.get(node.replies[0]) if node.replies else None
@@ -262,7 +267,7 @@ def _name_sides(drawn: list[Json]) -> None:
 
 
 def _tree_node(node: Node, bodies: dict[str, Json], calls: dict[str, Json], said: list[Json]) -> Json:
-    body = bodies.get(node.blob)
+    body = bodies.get(node.message)
     text = ""
     if body is not None:
         made = body.get("tool_calls")

@@ -1,0 +1,244 @@
+"""Exchanges into the store, many at once.
+
+One lookup and one statement per table serve a whole batch. What has to be known one by one is the place of each
+exchange (`sessions.py`), since an earlier one may be its parent: then the rows that wait are written first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from nightschool.store.blobs import put_hashed
+from nightschool.store.bodies import MESSAGE, TOOLS, Body, Segment, put_bodies, scan
+from nightschool.store.memo import Memo, recall, remember
+from nightschool.store.parked import match_parked_many
+from nightschool.store.prepared import insert_into
+from nightschool.store.prompts import prompt_columns
+from nightschool.store.records import Record
+from nightschool.store.schema import choices as choice_table
+from nightschool.store.schema import exchanges as table
+from nightschool.store.sessions import Place, place_exchange, touch_session
+from nightschool.store.tree import Node, canonical, grow, put_nodes
+from nightschool.store.vectors import pack_floats, pack_ids
+from nightschool.types import Json, Sampler
+
+_insert = insert_into(table)
+_insert_choice = insert_into(choice_table)
+_columns = [column.name for column in table.c]
+
+
+def insert_exchange(conn: sa.Connection, tenant: str, record: Record) -> str:
+    """Store one exchange; returns its id. See `insert_exchanges`."""
+    return insert_exchanges(conn, tenant, [record])[0]
+
+
+def insert_exchanges(conn: sa.Connection, tenant: str, records: Sequence[Record]) -> list[str]:
+    """Store exchanges in this order; their ids. Call it inside `Store.submit` or `Store.write`.
+
+    Decides session, principal and split of each (`sessions.py`), stores what is new of bodies, messages and
+    prompt ids, and hands parked feedback over. It is all or nothing.
+
+    Units: see `benchmarks/store.py`. The rows written depend on the new messages alone.
+    """
+    memo = recall(conn)
+    parsed = [_parse(tenant, record, memo) for record in records]
+    put_nodes(conn, tenant, [node for item in parsed for node in (*item.nodes, *item.replies)], memo)
+    rows = [_facts(tenant, item) for item in parsed]
+    _put_bodies(conn, tenant, parsed, rows, memo)
+    _put_tools(conn, tenant, parsed, rows, memo)
+    waiting = _Waiting(conn, tenant)
+    places: list[Place] = []
+    for item, row in zip(parsed, rows, strict=True):
+        if waiting.holds(item):
+            waiting.write()
+        place = place_exchange(conn, tenant, item.record, item.nodes)
+        places.append(place)
+        row |= _placed(item, place) | prompt_columns(item.record, place.parent)
+        waiting.add(item, row, place)
+    waiting.write()
+    match_parked_many(conn, tenant, records, places)
+    remember(conn, memo)
+    return [record.id for record in records]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """A record with what its messages are in the tree."""
+
+    record: Record
+    segments: list[Segment]
+    nodes: list[Node]
+    replies: list[Node]
+
+    @property
+    def first_reply(self) -> Node | None:
+        """The node of the first choice."""
+        pairs = zip(self.replies, self.record.choices, strict=True)
+        return next((node for node, choice in pairs if choice.index == 0), None)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Rows of exchanges that are placed and not yet written, and what later ones might look for in them."""
+
+    conn: sa.Connection
+    tenant: str
+    rows: list[Json] = field(default_factory=list)
+    choices: list[Json] = field(default_factory=list)
+    offers: set[tuple[str, str | bytes]] = field(default_factory=set)
+
+    def holds(self, item: _Parsed) -> bool:
+        """Whether the place of `item` may depend on what waits."""
+        return not self.offers.isdisjoint(_asks(item))
+
+    def add(self, item: _Parsed, row: Json, place: Place) -> None:
+        touch_session(self.conn, self.tenant, place, item.record)
+        self.rows.append({name: row.get(name) for name in _columns})
+        self.choices += _choice_rows(self.tenant, item.record, item.replies)
+        offers = [("session", place.session_id), ("id", item.record.id), ("id", item.record.upstream_id)]
+        self.offers.update((kind, name) for kind, name in offers if name)
+        self.offers.update(_asks(item))
+        if item.nodes and item.first_reply:
+            self.offers.add(("reply", item.first_reply.key))
+
+    def write(self) -> None:
+        _insert.many(self.conn, self.rows)
+        _insert_choice.many(self.conn, self.choices)
+        self.rows, self.choices = [], []
+        self.offers.clear()
+
+
+def _asks(item: _Parsed) -> set[tuple[str, str | bytes]]:
+    """What the place of an exchange may be found by: the session it names, what it continues, what it repeats."""
+    caller = item.record.caller
+    asks: set[tuple[str, str | bytes]] = {("reply", node.key) for node in item.nodes if node.role == "assistant"}
+    if item.nodes:
+        asks.add(("prompt", item.nodes[-1].hash))
+    names = (caller.session, caller.session_hint, caller.parent_session)
+    asks.update(("session", name) for name in names if name)
+    if caller.previous_response:
+        asks.add(("id", caller.previous_response))
+    return asks
+
+
+def _parse(tenant: str, record: Record, memo: Memo) -> _Parsed:
+    segments = scan(record.request_body)
+    spelled = [segment.data for segment in segments if segment.kind == MESSAGE]
+    if len(spelled) != len(record.messages):
+        spelled = []
+    nodes = grow(tenant, record.messages, None, spelled, memo)
+    leaf = nodes[-1] if nodes else None
+    replies = [grow(tenant, [choice.message], leaf)[0] for choice in record.choices]
+    return _Parsed(record, segments, nodes, replies)
+
+
+def _put_bodies(conn: sa.Connection, tenant: str, parsed: Sequence[_Parsed], rows: Sequence[Json], memo: Memo) -> None:
+    requests = [Body(p.record.timing.started_at, p.record.request_body, p.segments, p.nodes) for p in parsed]
+    answered = [at for at, p in enumerate(parsed) if p.record.reply_body is not None]
+    replies = []
+    for at in answered:
+        record = parsed[at].record
+        raw = record.reply_body or b""
+        replies.append(Body(record.timing.started_at, raw, [Segment(raw)]))
+    keys = put_bodies(conn, tenant, [*requests, *replies], memo)
+    for row, key in zip(rows, keys[: len(rows)], strict=True):
+        row["request_body"] = key
+    for at, key in zip(answered, keys[len(rows) :], strict=True):
+        rows[at]["reply_body"] = key
+
+
+def _put_tools(conn: sa.Connection, tenant: str, parsed: Sequence[_Parsed], rows: Sequence[Json], memo: Memo) -> None:
+    """The tools of each request as a blob. Most requests bring the same ones, spelled the same."""
+    new: dict[str, bytes] = {}
+    for item, row in zip(parsed, rows, strict=True):
+        if not item.record.tools:
+            continue
+        spelling = next((segment.data for segment in item.segments if segment.kind == TOOLS), None)
+        known = memo.tools.get(spelling) if spelling is not None else None
+        if known is None or known[0] != item.record.tools:
+            data = canonical(item.record.tools)
+            known = (item.record.tools, hashlib.sha256(data).hexdigest())
+            new[known[1]] = data
+            if spelling is not None:
+                memo.keep_tools(spelling, known)
+        row["tools_blob"] = known[1]
+    put_hashed(conn, tenant, new, memo.blobs)
+
+
+def _facts(tenant: str, item: _Parsed) -> Json:
+    record = item.record
+    caller, timing = record.caller, record.timing
+    sampled = [choice.completion_ids for choice in record.choices]
+    counts = [len(ids) for ids in sampled if ids is not None]
+    return {
+        "tenant": tenant,
+        "id": record.id,
+        "agent": caller.agent,
+        "purpose": caller.purpose.value,
+        "exam_id": caller.exam_id,
+        "policy_version": record.policy_version,
+        "dialect": record.dialect,
+        "streamed": record.streamed,
+        "status": record.status,
+        "http_status": record.http_status,
+        "error": record.error,
+        "started_at": timing.started_at,
+        "duration_ms": timing.duration_ms,
+        "first_byte_ms": timing.first_byte_ms,
+        "overhead_ms": timing.overhead_ms,
+        "prompt_message": item.nodes[-1].hash if item.nodes else None,
+        "upstream_id": record.upstream_id,
+        "external_key": caller.external_key,
+        "num_sampled_tokens": sum(counts) if counts and len(counts) == len(sampled) else None,
+        "fidelity": record.fidelity.value,
+        "logprob_provenance": record.logprob_provenance.value,
+        "sampler": _sampler(record.sampler),
+        "support": record.sampler.support.value,
+        "training_allowed": caller.training_allowed,
+        "fidelity_reason": record.fidelity_reason,
+        "flags": list(record.flags) or None,
+        "usage": record.usage,
+        "key_id": caller.key_id,
+        "origin": record.origin,
+    }
+
+
+def _placed(item: _Parsed, place: Place) -> Json:
+    reply = item.first_reply
+    return {
+        "session_id": place.session_id,
+        "principal": place.principal,
+        "split": place.split.value,
+        "parent_exchange_id": place.parent.exchange_id if place.parent else None,
+        "reply_match_hash": place.thread.reply_hash(reply) if reply and item.nodes else None,
+        "system_hash": place.thread.system_hash,
+        "branch": place.branch.value,
+        "retry_of": place.retry_of,
+        "context_complete": item.record.context_complete and place.context_complete,
+    }
+
+
+@lru_cache(maxsize=256)
+def _sampler(sampler: Sampler) -> Json:
+    return asdict(sampler)
+
+
+def _choice_rows(tenant: str, record: Record, replies: Sequence[Node]) -> list[dict[str, Any]]:
+    return [
+        {
+            "tenant": tenant,
+            "exchange_id": record.id,
+            "index": choice.index,
+            "message_hash": node.hash,
+            "finish_reason": choice.finish_reason,
+            "completion_ids": None if choice.completion_ids is None else pack_ids(choice.completion_ids),
+            "behavior_logprobs": None if choice.behavior_logprobs is None else pack_floats(choice.behavior_logprobs),
+        }
+        for choice, node in zip(record.choices, replies, strict=True)
+    ]
