@@ -31,7 +31,7 @@ def record_turn(
     **more: Any,
 ) -> str:
     """One exchange. `more`: agent, user, session, at, version, sampler, status, purpose, training_allowed, branch,
-    flags, context_complete."""
+    flags, context_complete, usage, is_retry."""
     return store.write(lambda conn: _turn(conn, store.tenant, messages, reply, prompt_ids, completion_ids, **more))
 
 
@@ -88,6 +88,7 @@ def _turn(
         exam_id="exam" if purpose == Purpose.EXAM else None,
         training_allowed=more.get("training_allowed", True),
         branch=more.get("branch"),
+        is_retry=more.get("is_retry", False),
     )
     record = Record(
         id=new_id(),
@@ -103,6 +104,7 @@ def _turn(
         status=more.get("status", "ok"),
         flags=more.get("flags", ()),
         context_complete=more.get("context_complete", True),
+        usage=more.get("usage"),
     )
     return insert_exchange(conn, tenant, record)
 

@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 from exam_harness import CANDIDATE, INCUMBENT, Harness
+from traffic import record_session, record_turn
 
 from nightschool.cli.main import main
 from nightschool.store.database import Store
@@ -41,6 +42,14 @@ def test_status_says_the_dashboards_sentence(run, store):
     assert "recording\t3 exchanges in 24 h\tnot running: nightschool up" in told.out
     assert "v1 serving\tmissing\t\t0 of 30\tnot enough data" in told.out
     assert run("status", "--agent", "bank").code == 5
+
+
+def test_status_says_which_tokens_may_train(run, store):
+    record_session(store, "where is my parcel", seed=1)  # two replies of three tokens
+    record_turn(store, [{"role": "user", "content": "hi"}], "a", (3,), (7, 2), status="truncated")
+    told = run("status", "--json").document["data"]["kept"]["shop"]
+    assert (told["sampled_tokens"], told["kept_tokens"], told["share"]) == (8, 6, 0.75)
+    assert "tokens\t75 % of 8 sampled tokens in 24 h may train\ttruncated 25 %" in run("status").out
 
 
 def test_explain_tells_what_every_run_did(run, store):

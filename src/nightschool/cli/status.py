@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 app = new_app()
 
+DAY_S = 86_400.0
+
 
 @app.command()
 def status(ctx: typer.Context, agent: AgentOption = None) -> Answer:
@@ -23,6 +25,7 @@ def status(ctx: typer.Context, agent: AgentOption = None) -> Answer:
 
     Example: nightschool status --agent support-shop
     """
+    from nightschool.curation.kept import kept_share
     from nightschool.dashboard.pages import Page, index_page
     from nightschool.dashboard.queries.material import material
     from nightschool.dashboard.queries.scope import Scope
@@ -33,15 +36,20 @@ def status(ctx: typer.Context, agent: AgentOption = None) -> Answer:
         scope = Scope(store.tenant, time.time(), {"agent": agent} if agent else {}, facts)
         page = index_page(conn, scope, {})
         good_for = page.data.get("material") or material(conn, scope, page.data.get("agent"))
+        named = [page.data["agent"]] if page.data.get("agent") else page.data["agents"]
+        kept = {name: kept_share(conn, store.tenant, name, scope.now - DAY_S).as_json() for name in named}
     assert isinstance(page, Page)
-    data = page.data | {"running": facts["engine"] is not None, "engine": facts["engine"], "good_for": good_for}
+    running = {"running": facts["engine"] is not None, "engine": facts["engine"]}
+    data = page.data | running | {"good_for": good_for, "kept": kept}
     if page.kind == "agents":
         return Answer("status", page.answer, data, (_agents(data),), "nightschool status --agent NAME")
     sentence = f"{data['agent']}: {page.answer}"
     if data["recording"] is None:
         return Answer("status", sentence, data, (), "nightschool up" if facts["engine"] is None else "")
     good = (_good_for(good_for),) if data["serving"] is None else ()
-    return Answer("status", sentence, data, (_facts_table(page, facts), *_releases(data), *good), _next(data))
+    return Answer(
+        "status", sentence, data, (_facts_table(page, facts, kept[data["agent"]]), *_releases(data), *good), _next(data)
+    )
 
 
 def _facts(call: Call) -> Json:
@@ -56,8 +64,8 @@ def _facts(call: Call) -> Json:
     return {"agent": call.config.agent, "engine": f"engine {told['engine']}", "lost": told["recording"]["lost"]}
 
 
-def _facts_table(page: Page, facts: Json) -> Table:
-    from nightschool.dashboard.formatting import clock, number, plural, short_id
+def _facts_table(page: Page, facts: Json, kept: Json) -> Table:
+    from nightschool.dashboard.formatting import clock, number, percent, plural, short_id
 
     data, recording = page.data, page.data["recording"]
     lost = "" if facts["lost"] is None else f", {number(facts['lost'])} lost" if facts["lost"] else ", none lost"
@@ -66,6 +74,9 @@ def _facts_table(page: Page, facts: Json) -> Table:
     exchanges = plural(recording["exchanges_day"], "exchange")
     rows = [("as of", clock(time.time()), "")]
     rows += [("recording", f"{exchanges} in 24 h{lost}{latency}", facts["engine"] or "not running: nightschool up")]
+    if kept["sampled_tokens"]:
+        may = f"{percent(kept['share'])} of {plural(kept['sampled_tokens'], 'sampled token')} in 24 h may train"
+        rows.append(("tokens", may, _lost_tokens(kept)))
     serving = data["serving"]
     if serving:
         rows.append(("serving", f"{serving['label']} {short_id(serving['digest'])}", ""))
@@ -77,6 +88,14 @@ def _facts_table(page: Page, facts: Json) -> Table:
     if data["parked"]:
         rows.append(("parked", f"{plural(data['parked'], 'item')} of feedback wait for their exchange", ""))
     return Table(tuple(rows), wraps=(1,))
+
+
+def _lost_tokens(kept: Json) -> str:
+    """What keeps the others, the three largest reasons."""
+    from nightschool.dashboard.formatting import percent
+
+    lost = [item for item in kept["lost"] if item["tokens"]][:3]
+    return ", ".join(f"{item['reason']} {percent(item['tokens'] / kept['sampled_tokens'])}" for item in lost)
 
 
 def _decision(item: Json) -> tuple[str, str]:
@@ -120,11 +139,18 @@ def _good_for(found: Json) -> Table:
 
 
 def _agents(data: Json) -> Table:
+    from nightschool.dashboard.formatting import percent
+
     rows = tuple(
-        (row["agent"], (row["serving"] or {}).get("label", "base"), row.get("text") or "missing")
+        (
+            row["agent"],
+            (row["serving"] or {}).get("label", "base"),
+            row.get("text") or "missing",
+            percent(data["kept"][row["agent"]]["share"]),
+        )
         for row in data["rows"]
     )
-    return Table(rows, ("agent", "serving", "success, % [95 %]"))
+    return Table(rows, ("agent", "serving", "success, % [95 %]", "tokens that may train, 24 h"))
 
 
 def _next(data: Json) -> str:

@@ -18,12 +18,10 @@ import sqlalchemy as sa
 
 from nightschool.curation.turns import Turn, load_turns
 from nightschool.feedback.record import load_feedback
-from nightschool.objectives.legality import SIDE_BRANCH
+from nightschool.objectives.legality import RETRIED, SIDE_BRANCH
 from nightschool.store.matching import content_text
 from nightschool.store.tree import load_branch
 from nightschool.types import Branch, Feedback, Purpose, Split, Trajectory
-
-RETRIED = "retried"
 
 
 @dataclass(frozen=True, slots=True)
