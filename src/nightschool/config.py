@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from nightschool.errors import ConfigError
 
 DEFAULT_FILE = Path("nightschool.toml")
-SECTIONS = ("gateway", "upstream", "training", "gate")
+SECTIONS = ("gateway", "upstream", "training", "gate", "privacy")
 PLAIN_KEYS = ("state", "host", "port", "engine_url", "model", "agent", "tenant")
 HIGHEST_PORT = 65535
 

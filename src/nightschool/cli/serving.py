@@ -17,6 +17,7 @@ import uvicorn
 
 from nightschool.access.identity import Access
 from nightschool.access.keys import KeyRing, key_secret
+from nightschool.access.privacy import read_privacy
 from nightschool.access.tokens import API_KEY_VARIABLE, admin_token, refuse_public_bind
 from nightschool.cli.answer import STORE_FILE
 from nightschool.cli.engine_process import EngineProcess
@@ -136,6 +137,7 @@ def gateway_settings(config: Config, access: Access) -> GatewaySettings:
                 f"[gateway] {known.name} = {value!r} is not a {type(example).__name__}.", "", "Correct it."
             )
     table["upstream"] = read_upstream(config.section("upstream"))
+    table["privacy"] = read_privacy(config.section("privacy"), key_secret(config.state))
     table["allowed_hosts"] = (*table.get("allowed_hosts", ()), config.host)
     return replace(settings, **table)
 

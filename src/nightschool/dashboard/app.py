@@ -162,7 +162,8 @@ def refusal(
 def broken(error: Exception, form: str, scope: Scope, request: Request) -> Response:
     """The store did not answer; the page says so and the log says why, under one reference."""
     reference = secrets.token_hex(4)
-    logger.error("dashboard %s: %s: %s", reference, request.url.path, error)
+    cause = getattr(error, "orig", None) or error  # without the parameters of the query
+    logger.error("dashboard %s: %s: %s", reference, request.url.path, cause)
     told = (
         error
         if isinstance(error, NightschoolError)

@@ -41,7 +41,7 @@ def build_app(
     When the application stops it stores what waits and closes `engine_client`; the store stays open. Later
     routes find `settings.access` as `app.state.access`, and the recorder as `app.state.recorder`.
     """
-    recorder = Recorder(store, settings.max_queue_bytes, settings.durability)
+    recorder = Recorder(store, settings.max_queue_bytes, settings.durability, settings.privacy)
     aliases = AliasTable(store, settings.agent, settings.upstream.any_model)
     proxy = Proxy(engine_client, aliases, recorder, settings)
     status = StatusRoutes(proxy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -172,7 +173,8 @@ class Proxy:
         except NightschoolError as error:
             await self._fail(turn, error)
         except Exception as error:  # boundary: a fault of ours must not leave the client without an answer
-            log.exception("Exchange %s failed in the gateway.", capture.id)
+            where = "".join(traceback.format_tb(error.__traceback__))  # not its message, which may quote a body
+            log.error("Exchange %s failed in the gateway (%s):\n%s", capture.id, type(error).__name__, where)
             fault = "The gateway failed.", f"{type(error).__name__} inside it.", "See its log under the exchange's id."
             await self._fail(turn, refuse(500, "gateway_fault", *fault))
 

@@ -11,7 +11,9 @@ from itertools import groupby
 
 import sqlalchemy as sa
 
-from nightschool.errors import StoreError
+from nightschool.access.privacy import Privacy
+from nightschool.access.redaction import redact
+from nightschool.errors import NightschoolError, StoreError
 from nightschool.feedback.record import withhold_early
 from nightschool.gateway.capture import Capture, bare_record, derive_record
 from nightschool.store.database import Store
@@ -25,6 +27,7 @@ CLOSE_S = 60.0
 # than many at single exchanges. Units: seconds.
 PAUSE_S = {"reply_first": 0.02, "before_reply": 0.0, "none": 1.0}
 MAX_BATCH = 256
+SECRETS_ONLY = Privacy()
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +41,13 @@ class Recorder:
     `durability` is one of the three modes (docs/gateway.md); here it sets how long a batch gathers.
     """
 
-    def __init__(self, store: Store, max_queue_bytes: int, durability: str = "reply_first") -> None:
+    def __init__(
+        self, store: Store, max_queue_bytes: int, durability: str = "reply_first", privacy: Privacy = SECRETS_ONLY
+    ) -> None:
         self.store = store
         self._max_queue_bytes = max_queue_bytes
         self._pause_s = PAUSE_S[durability]
+        self._privacy = privacy
         self._hurry = threading.Event()
         self._queue: queue.SimpleQueue[Capture | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
@@ -117,12 +123,12 @@ class Recorder:
     def _derive(self, capture: Capture) -> Record | None:
         """The record of a capture, of its bytes alone where it cannot be read; `None` when even that fails."""
         try:
-            return derive_record(capture)
+            return redact(derive_record(capture), self._privacy)
         except Exception as error:  # boundary: bytes from outside that no parser foresaw
             log.warning("Exchange %s is recorded as bytes alone (%s).", capture.id, type(error).__name__)
             why = f"It could not be read ({type(error).__name__}: {error})."
         try:
-            return bare_record(capture, why)
+            return redact(bare_record(capture, why), self._privacy)
         except Exception as error:  # boundary: the thread goes on for the others
             self._settle([capture.id], error)
             return None
@@ -146,7 +152,9 @@ class Recorder:
     def _write_bare(self, tenant: str, capture: Capture, error: BaseException) -> None:
         log.warning("Exchange %s is recorded as bytes alone (%s).", capture.id, type(error).__name__)
         bare = bare_record(capture, f"It could not be stored whole ({type(error).__name__}).")
-        self._submit(tenant, [bare], lambda future: self._settle([capture.id], future.exception()))
+        self._submit(
+            tenant, [redact(bare, self._privacy)], lambda future: self._settle([capture.id], future.exception())
+        )
 
     def _submit(self, tenant: str, records: Sequence[Record], settle: Callable[[Future[None]], None]) -> None:
         try:
@@ -165,7 +173,8 @@ class Recorder:
                 self._counts["stored" if error is None else "lost"] += 1
                 settled.append(outcome)
                 if error is not None:
-                    log.error("Exchange %s is lost to learning: %s", exchange_id, error)
+                    why = error if isinstance(error, NightschoolError) else type(error).__name__  # it may quote a body
+                    log.error("Exchange %s is lost to learning: %s", exchange_id, why)
             self._changed.notify_all()
         for outcome in settled:
             outcome.set_result(error is None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nightschool.access.identity import Access
+from nightschool.access.privacy import Privacy
 from nightschool.errors import ConfigError
 from nightschool.upstream.settings import UpstreamSettings
 
@@ -19,7 +20,8 @@ class GatewaySettings:
 
     `base_model` is the engine's name of the base, `None` to ask the engine. `training_allowed` is the
     installation's consent; a request can only narrow it. `allowed_hosts` adds names (without port) under
-    which the gateway may be addressed. `durability` is one of `DURABILITY_MODES`.
+    which the gateway may be addressed. `durability` is one of `DURABILITY_MODES`. `privacy` says what is taken
+    out of exchanges before they are stored.
     """
 
     state: Path
@@ -33,6 +35,7 @@ class GatewaySettings:
     durability: str = "reply_first"
     max_queue_bytes: int = 256 * 2**20
     allowed_hosts: tuple[str, ...] = ()
+    privacy: Privacy = field(default_factory=Privacy)
 
     def __post_init__(self) -> None:
         if self.durability not in DURABILITY_MODES:
