@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from dashboard import states
+from dashboard.recorded import recorded as fill_recorded
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -18,6 +19,7 @@ BUILDERS = {
     "waiting": states.waiting,
     "nights": states.two_nights,
     "hostile": states.hostile,
+    "recorded": fill_recorded,
 }
 
 
@@ -55,6 +57,11 @@ def waiting(folder: Path) -> Iterator[State]:
 @pytest.fixture(scope="session")
 def nights(folder: Path) -> Iterator[State]:
     yield from _state(folder, "nights")
+
+
+@pytest.fixture(scope="session")
+def recorded(folder: Path) -> Iterator[State]:
+    yield from _state(folder, "recorded")
 
 
 @pytest.fixture(scope="session")

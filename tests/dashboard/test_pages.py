@@ -15,7 +15,7 @@ from nightschool.dashboard.app import CSP, build_dashboard
 from nightschool.store.database import Store
 
 LISTS = ["/", "/sessions", "/feedback", "/feedback?state=parked", "/ledger", "/imports", "/keys", "/runs", "/releases"]
-STATES = ["empty", "twelve", "waiting", "nights", "hostile"]
+STATES = ["empty", "twelve", "waiting", "nights", "recorded", "hostile"]
 # words that name a thing of the design otherwise, and phrases its language forbids
 FORBIDDEN = re.compile(
     r"\b(oops|successfully|significant|please|chat thread|annotation|deploy(ed)?|we|our)\b", re.IGNORECASE
@@ -73,7 +73,7 @@ def details(state: State) -> list[str]:
 def test_every_page_answers_in_one_sentence_and_keeps_its_headers(name, request) -> None:
     state: State = request.getfixturevalue(name)
     paths = [*LISTS, *details(state)]
-    assert len(paths) >= {"empty": 9, "twelve": 33, "waiting": 14, "nights": 41, "hostile": 33}[name]
+    assert len(paths) >= {"empty": 9, "twelve": 33, "waiting": 14, "nights": 41, "recorded": 33, "hostile": 33}[name]
     for path in paths:
         reply = state.client.get(path)
         assert reply.status_code == 200, path

@@ -75,11 +75,10 @@ def _facts(found: Json) -> Table:
 
 def _branch(found: Json) -> str:
     facts = found["exchange"]
-    kind = facts["branch"].replace("_", "-")
-    told = f"{kind} of {facts['retry_of']}, counted once" if facts["retry_of"] else kind
-    again = [f"repeated by {other}" for other in found["retries"]]
+    again = [f"the same request as {facts['retry_of']}: both count once"] if facts["retry_of"] else []
+    again += [f"sent again as {other}: both count once" for other in found["retries"]]
     unseen = [] if facts["context_complete"] else ["what came before it was never seen"]
-    return ", ".join((told, *again, *unseen))
+    return ", ".join((facts["branch"].replace("_", "-"), *again, *unseen))
 
 
 def _because(reason: str | None) -> str:

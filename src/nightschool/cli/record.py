@@ -55,8 +55,9 @@ def record(
 def in_front_of(config: Config, url: str | None) -> Config:
     """The configuration with [upstream] at `url`; what the settings file says there wins over the defaults.
 
-    Raises: ConfigError when neither names an address.
+    Raises: ConfigError when neither names an http(s) address.
     """
+    from nightschool.config import check_engine_url
     from nightschool.errors import ConfigError
 
     table: Json = {"speaks": EVERY_DIALECT, "gives_tokens": False, "any_model": True, **config.section("upstream")}
@@ -68,6 +69,7 @@ def in_front_of(config: Config, url: str | None) -> Config:
             "No provider is named.",
             "nightschool record --upstream https://api.example.com, or url below [upstream] in nightschool.toml",
         )
+    check_engine_url(str(table["url"]))
     return replace(config, tables={**config.tables, "upstream": table})
 
 

@@ -127,13 +127,15 @@ def _releases(data: Json) -> tuple[Table, ...]:
     return (Table(tuple(rows), header, tuple(tones), drawn=(2,), wraps=(5,)),) if rows else ()
 
 
-def _good_for(found: Json) -> Table:
+def _good_for(material: Json) -> Table:
     """What each objective could learn from, and what it lacks where that is nothing."""
     from nightschool.dashboard.formatting import number
 
     rows = []
-    for line in found["objectives"]:
-        against = ", ".join(f"{reason['reason']} {number(reason['number'])}" for reason in line["refused"])
+    for line in material["objectives"]:
+        against = ", ".join(
+            f"{number(reason['number'])} {reason['reason'].replace('_', ' ')}" for reason in line["refused"]
+        )
         rows.append((line["title"], f"{number(line['usable'])} of {number(line['of'])}", against or line["lacks"]))
     return Table(tuple(rows), ("good for", "usable", "against the rest"), right=(1,), wraps=(2,))
 

@@ -23,7 +23,8 @@ def other_parts(message: Json) -> list[Json]:
         if isinstance(message.get(name), str) and message[name]:
             parts.append(_told("reasoning", text=message[name]))
             break
-    for block in message.get("thinking_blocks") or ():
+    blocks = message.get("thinking_blocks")
+    for block in blocks if isinstance(blocks, list) else ():
         if isinstance(block, dict):
             signed = "signed" if block.get("signature") else None
             parts.append(_told("thinking block", text=_text(block.get("thinking")), where=signed))

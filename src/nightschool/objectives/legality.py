@@ -116,7 +116,7 @@ OBJECTIVES = (
         "It needs corrections, or preferences between two replies.",
         Heard.PAIR,
     ),
-    Objective("kto", "KTO, BCO", "judged replies and sessions", "It needs thumbs or outcomes.", Heard.VERDICT),
+    Objective("kto", "KTO/BCO", "judged replies and sessions", "It needs thumbs or outcomes.", Heard.VERDICT),
     Objective(
         "hindsight",
         "Hindsight self-distillation",
@@ -127,7 +127,7 @@ OBJECTIVES = (
     ),
     Objective(
         "oapl",
-        "OAPL, single rollout",
+        "OAPL (single rollout)",
         "judged replies and sessions",
         "It needs exact tokens, and thumbs or outcomes.",
         Heard.VERDICT,
@@ -135,7 +135,7 @@ OBJECTIVES = (
     ),
     Objective(
         "grpo",
-        "GRPO, group OAPL",
+        "GRPO/group OAPL",
         "groups of judged replies to one request",
         "It needs several judged replies to one request; an environment that can be replayed makes them.",
         Heard.VERDICT,

@@ -18,7 +18,7 @@ from nightschool.store.matching import content_text
 from nightschool.store.schema import adapters, blobs, choices, exchanges, feedback, ledger, messages, sessions
 from nightschool.store.tree import with_content
 from nightschool.store.vectors import unpack_floats, unpack_ids
-from nightschool.types import Json
+from nightschool.types import Branch, Json
 
 READ_MESSAGES = 40
 TREE_LINES = 300
@@ -258,12 +258,13 @@ def _branch_of(exchange_ids: list[str], calls: dict[str, Json]) -> str:
 
 
 def _name_sides(drawn: list[Json]) -> None:
-    """Give each root the branch of the first exchange drawn below it: what its side request was for."""
-    below = ""
-    for line in reversed(drawn):
-        below = line["branch"] or below
-        line["side_of"] = below if line["root"] else ""
-        below = "" if line["root"] else below
+    """Give each line the branch of the first exchange under its root: what that part of the session was for."""
+    roots = [place for place, line in enumerate(drawn) if line["root"]]
+    for begin, end in zip(roots, [*roots[1:], len(drawn)], strict=True):
+        part = drawn[begin:end]
+        first = next((line["branch"] for line in part if line["branch"] not in ("", Branch.RETRY.value)), "")
+        for line in part:
+            line["below"] = first
 
 
 def _tree_node(node: Node, bodies: dict[str, Json], calls: dict[str, Json], said: list[Json]) -> Json:
