@@ -120,7 +120,7 @@ def test_ids_and_logprobs_that_do_not_match_are_text_only(gateway):
     _, reply, _ = gateway.chat(ASK)
     row = gateway.row(reply["x-nightschool-exchange"])
     assert (row.status, row.fidelity, row.training_allowed) == ("ok", "text_only", True)
-    assert row.error == "The engine gave 2 token ids and 1 log-probabilities."
+    assert row.fidelity_reason == "The engine gave 2 token ids and 1 log-probabilities."
 
 
 def test_engine_without_ids_is_text_only(gateway):
@@ -128,7 +128,8 @@ def test_engine_without_ids_is_text_only(gateway):
     _, reply, body = gateway.chat(ASK)
     assert json.loads(body) == gateway.engine.reply(ASK)
     row = gateway.row(reply["x-nightschool-exchange"])
-    assert (row.status, row.fidelity, row.error) == ("ok", "text_only", "The engine gave no prompt ids.")
+    assert (row.status, row.fidelity, row.error) == ("ok", "text_only", None)
+    assert row.fidelity_reason == "The engine gave no prompt ids."
 
 
 def test_engine_error_passes_through_and_is_stored(gateway):

@@ -32,6 +32,7 @@ from nightschool.gateway.app import build_app
 from nightschool.gateway.server import make_server
 from nightschool.gateway.settings import GatewaySettings
 from nightschool.models.fetch import KNOWN, fetch_model, find_model
+from nightschool.rendering.template import ChatTemplate
 from nightschool.store.database import Store
 from nightschool.store.lock import lock_state
 from nightschool.upstream.client import EngineClient
@@ -136,10 +137,21 @@ def gateway_settings(config: Config, access: Access) -> GatewaySettings:
             raise ConfigError(
                 f"[gateway] {known.name} = {value!r} is not a {type(example).__name__}.", "", "Correct it."
             )
-    table["upstream"] = read_upstream(config.section("upstream"))
+    upstream = table["upstream"] = read_upstream(config.section("upstream"))
+    if upstream.tokenizer is not None:
+        table["tokenizer"] = _tokenizer_folder(upstream)
     table["privacy"] = read_privacy(config.section("privacy"), key_secret(config.state))
     table["allowed_hosts"] = (*table.get("allowed_hosts", ()), config.host)
     return replace(settings, **table)
+
+
+def _tokenizer_folder(upstream: UpstreamSettings) -> Path:
+    """The declared folder, or that of a fetched model; read once, so that a fault shows before the traffic."""
+    named = Path(str(upstream.tokenizer)).expanduser()
+    folder = named if (named / "tokenizer.json").is_file() else find_model(str(upstream.tokenizer))
+    if not upstream.gives_tokens:
+        ChatTemplate.from_folder(folder)
+    return folder
 
 
 @contextlib.contextmanager
@@ -196,6 +208,8 @@ def _server(
             "model_folder": str(ours.model) if ours else None,
         }
 
+    if isinstance(engine, EngineProcess):
+        settings = replace(settings, tokenizer=engine.model)
     app = build_app(store, EngineClient(engine.url, engine.key), settings, build_dashboard(store, facts))
     return make_server(app, config.host, config.port, settings.access.needs_key)
 

@@ -21,6 +21,7 @@ from nightschool.gateway.dialects.completions import COMPLETIONS
 from nightschool.gateway.dialects.messages import MESSAGES
 from nightschool.gateway.dialects.responses import RESPONSES
 from nightschool.gateway.feedback_routes import FeedbackRoutes
+from nightschool.gateway.fidelity import Grader
 from nightschool.gateway.proxy import Proxy
 from nightschool.gateway.recorder import Recorder
 from nightschool.gateway.settings import GatewaySettings
@@ -41,7 +42,8 @@ def build_app(
     When the application stops it stores what waits and closes `engine_client`; the store stays open. Later
     routes find `settings.access` as `app.state.access`, and the recorder as `app.state.recorder`.
     """
-    recorder = Recorder(store, settings.max_queue_bytes, settings.durability, settings.privacy)
+    grader = Grader(settings.tokenizer, encodes=not settings.upstream.gives_tokens)
+    recorder = Recorder(store, settings.max_queue_bytes, settings.durability, settings.privacy, grader)
     aliases = AliasTable(store, settings.agent, settings.upstream.any_model)
     proxy = Proxy(engine_client, aliases, recorder, settings)
     status = StatusRoutes(proxy)

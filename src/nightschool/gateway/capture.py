@@ -96,7 +96,6 @@ def derive_record(capture: Capture) -> Record:
     status, error = _outcome(capture, parsed)
     complete = status == "ok"
     exact = complete and parsed.tokens_missing is None
-    reason = parsed.tokens_missing if complete and capture.asked_for_tokens else None
     scored = any(choice.behavior_logprobs is not None for choice in parsed.choices)
     return Record(
         id=capture.id,
@@ -116,9 +115,10 @@ def derive_record(capture: Capture) -> Record:
         streamed=capture.fields.get("stream") is True,
         status=status,
         http_status=capture.http_status,
-        error=error or reason,
+        error=error,
         upstream_id=parsed.upstream_id,
         context_complete=asked.context_complete,
+        fidelity_reason=parsed.tokens_missing if complete else None,
         flags=suspicions(asked.tools, parsed.choices),
         usage=_usage(status, parsed),
     )

@@ -16,6 +16,7 @@ from nightschool.access.redaction import redact
 from nightschool.errors import NightschoolError, StoreError
 from nightschool.feedback.record import withhold_early
 from nightschool.gateway.capture import Capture, bare_record, derive_record
+from nightschool.gateway.fidelity import Grader
 from nightschool.store.database import Store
 from nightschool.store.exchanges import insert_exchange
 from nightschool.store.failpoints import fail_point
@@ -38,13 +39,20 @@ class Recorder:
     """One thread derives records, a batch at a time; the store's writer commits them.
 
     `max_queue_bytes` bounds what waits: beyond it captures are lost and counted rather than memory filled.
-    `durability` is one of the three modes (docs/gateway.md); here it sets how long a batch gathers.
+    `durability` is one of the three modes (docs/gateway.md); here it sets how long a batch gathers. `grader`
+    says how far token ids can be trusted.
     """
 
     def __init__(
-        self, store: Store, max_queue_bytes: int, durability: str = "reply_first", privacy: Privacy = SECRETS_ONLY
+        self,
+        store: Store,
+        max_queue_bytes: int,
+        durability: str = "reply_first",
+        privacy: Privacy = SECRETS_ONLY,
+        grader: Grader | None = None,
     ) -> None:
         self.store = store
+        self._grader = grader or Grader()
         self._max_queue_bytes = max_queue_bytes
         self._pause_s = PAUSE_S[durability]
         self._privacy = privacy
@@ -123,7 +131,7 @@ class Recorder:
     def _derive(self, capture: Capture) -> Record | None:
         """The record of a capture, of its bytes alone where it cannot be read; `None` when even that fails."""
         try:
-            return redact(derive_record(capture), self._privacy)
+            return redact(self._grader.grade(derive_record(capture)), self._privacy)
         except Exception as error:  # boundary: bytes from outside that no parser foresaw
             log.warning("Exchange %s is recorded as bytes alone (%s).", capture.id, type(error).__name__)
             why = f"It could not be read ({type(error).__name__}: {error})."

@@ -19,9 +19,10 @@ class GatewaySettings:
     """`agent` is the name the base model serves until that agent has a release.
 
     `base_model` is the engine's name of the base, `None` to ask the engine. `training_allowed` is the
-    installation's consent; a request can only narrow it. `allowed_hosts` adds names (without port) under
-    which the gateway may be addressed. `durability` is one of `DURABILITY_MODES`. `privacy` says what is taken
-    out of exchanges before they are stored.
+    installation's consent; a request can only narrow it. `tokenizer` is the model folder that the engine's ids
+    are checked against, or that stands in for an engine without ids. `allowed_hosts` adds names (without port)
+    under which the gateway may be addressed. `durability` is one of `DURABILITY_MODES`. `privacy` says what is
+    taken out of exchanges before they are stored.
     """
 
     state: Path
@@ -29,6 +30,7 @@ class GatewaySettings:
     access: Access = field(repr=False)
     base_model: str | None = None
     upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
+    tokenizer: Path | None = None
     training_allowed: bool = True
     max_body_bytes: int = 32 * 2**20
     max_adapters: int = 4
