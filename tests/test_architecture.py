@@ -39,6 +39,7 @@ MANY_FIELDS = {
     "curation/turns.py Turn": "what curation reads of an exchange, in one query",
     "engine/scheduler.py Scheduler": "the running batch and its counters",
     "gateway/capture.py Capture": "everything seen of one exchange",
+    "gateway/settings.py GatewaySettings": "what the gateway is told, one field a setting",
     "gateway/recorder.py Recorder": "the batch that waits, its thread, and how a capture is read",
     "store/records.py Caller": "everything that a request says of itself",
     "store/records.py Record": "everything stored of one exchange",
