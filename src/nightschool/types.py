@@ -30,6 +30,10 @@ class Support(StrEnum):
     TRUNCATED = "truncated support"
 
 
+# Flags of an exchange that bar it from training, or its tokens: `objectives.legality` says which.
+MARKS = ("suspect_empty_args", "redacted", "redacted_reply")
+
+
 class LogprobProvenance(StrEnum):
     ENGINE = "engine"
     RECOMPUTED = "recomputed"

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 from dashboard.states import Shopkeeper
+from traffic import fix_splits
 
 from nightschool.store import schema
 from nightschool.store.database import Store
@@ -39,6 +40,7 @@ REPORT = {
 
 def recorded(store: Store, now: float) -> Json:
     """Two days of a coding agent on somebody else's model; the ids that tests use."""
+    fix_splits(store)  # the split of dev-1 is train
     keeper = Shopkeeper(store, 21)
     return store.write(lambda conn: _recorded(conn, keeper, now))
 
@@ -82,7 +84,7 @@ def _work(conn: sa.Connection, keeper: Shopkeeper, at: float) -> Json:
     ids = {"lost": insert_exchange(conn, keeper.tenant, lost), "first": insert_exchange(conn, keeper.tenant, first)}
     reply = {"role": "assistant", "content": "I read the failing test first."}
     longer = [*history, reply, {"role": "user", "content": "Go on."}]
-    second = _said(keeper, longer, "The clock was frozen; fixed.", caller, at + 60, flags=("suspect_empty_args",))
+    second = _said(keeper, longer, "The clock was frozen; fixed.", caller, at + 60, flags=("usage_missing",))
     ids["second"] = insert_exchange(conn, keeper.tenant, second)
     title = [{"role": "system", "content": "Write a title."}, {"role": "user", "content": "Make the tests pass."}]
     named = _said(keeper, title, "Failing tests", caller, at + 5, branch=Branch.TITLE)

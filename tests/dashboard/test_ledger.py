@@ -155,7 +155,7 @@ def one(rows: list, heard: frozenset[Heard]):
             chosen = worst if worst in found else True
         else:
             good = {"support": Support.FULL, "branch": Branch.MAIN}.get(name, values[0])
-            chosen = next((value for value in found if value != good), good)
+            chosen = max((value for value in found if value != good), default=good)
         facts = replace(facts, **{name: chosen})
     return replace(facts, status=next((row["status"] for row in rows if row["status"] != "ok"), "ok"))
 
@@ -253,7 +253,7 @@ def test_a_session_names_branches_parts_source_and_why_it_would_not_train(record
     sub = client.get(client.get(f"/exchanges/{ids['sub']}").headers["location"]).text
     assert "Works for" in sub
     second = client.get(client.get(f"/exchanges/{ids['second']}").headers["location"]).text
-    assert "suspect empty args" in second
+    assert "usage missing" in second
     lost = client.get(client.get(f"/exchanges/{ids['lost']}").headers["location"]).text
     assert "upstream error 529" in lost
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightschool.objectives.legality import (
+    MARKS_AGAINST,
     OBJECTIVES,
     SAYS,
     Facts,
@@ -18,6 +19,7 @@ from nightschool.objectives.legality import (
     standing,
 )
 from nightschool.types import (
+    MARKS,
     Branch,
     FeedbackKind,
     Fidelity,
@@ -43,6 +45,7 @@ facts = st.builds(
     fidelity=st.sampled_from(Fidelity),
     support=st.sampled_from(Support),
     logprob_provenance=st.sampled_from(LogprobProvenance),
+    mark=st.sampled_from([None, *MARKS]),
     heard=st.frozensets(st.sampled_from(Heard)),
     group_size=st.integers(1, 4),
 )
@@ -93,6 +96,7 @@ def test_a_group_needs_a_second_reply_and_the_engines_own_log_probabilities():
         ({"training_allowed": False}, "training denied"),
         ({"status": "aborted"}, "aborted"),
         ({"context_complete": False}, "context incomplete"),
+        ({"mark": "suspect_empty_args"}, "suspect empty arguments"),
         ({"split": Split.GATE}, "gate split"),
         ({"split": Split.SELECT}, "select split: measures drift"),
     ],
@@ -146,6 +150,19 @@ def test_what_nobody_judged_is_held_on_the_main_branch_and_excluded_beside_it():
 def test_a_ratio_wants_the_whole_distribution(sampler, reason):
     assert reason_against(Fidelity.EXACT, sampler) == reason
     assert reason_against(Fidelity.TEXT, sampler) == "text only"
+
+
+def test_redaction_leaves_texts_and_takes_tokens():
+    for mark in ("redacted", "redacted_reply"):
+        assert usable(Facts(mark=mark, heard=EVERYTHING, group_size=2)) == {"sft", "dpo", "kto"}
+        assert standing(Facts(mark=mark)) == (LedgerState.EXCLUDED, "redacted")
+    assert set(MARKS) == set(MARKS_AGAINST)
+
+
+def test_an_attempt_that_was_repeated_is_no_reply_of_its_own():
+    attempt = Facts(branch=Branch.RETRY)
+    assert legal(attempt)["sft"] == "retried"
+    assert standing(attempt) == (LedgerState.EXCLUDED, "retried")
 
 
 def test_kinds_that_are_not_known_say_nothing():

@@ -43,6 +43,7 @@ MARKS_AGAINST = {
     "redacted": "redacted",
     "redacted_reply": "redacted",
 }
+TEXT_STAYS = ("redacted", "redacted_reply")  # what was cut out left whole texts, but no tokens
 
 
 class Heard(StrEnum):
@@ -72,8 +73,8 @@ def heard_in(kinds: Iterable[str]) -> frozenset[Heard]:
 class Facts:
     """What decides about one exchange; or about a judged branch, then of its least fit exchange.
 
-    `heard` is what was said about it. `group_size` counts the judged replies to the same request by the same
-    policy, this one included.
+    `mark` is the flag of `MARKS_AGAINST` that it carries, `heard` what was said about it. `group_size` counts the
+    judged replies to the same request by the same policy, this one included.
     """
 
     status: str = "ok"
@@ -85,6 +86,7 @@ class Facts:
     fidelity: Fidelity = Fidelity.EXACT
     support: Support = Support.FULL
     logprob_provenance: LogprobProvenance = LogprobProvenance.ENGINE
+    mark: str | None = None
     heard: frozenset[Heard] = frozenset()
     group_size: int = 1
 
@@ -156,6 +158,8 @@ def reason_against_any(facts: Facts) -> str | None:
         return DENIED
     if not facts.context_complete:
         return INCOMPLETE
+    if facts.mark is not None and facts.mark not in TEXT_STAYS:
+        return MARKS_AGAINST[facts.mark]
     if facts.split == Split.GATE:
         return GATE_SPLIT
     return SELECT_SPLIT if facts.split == Split.SELECT else None
@@ -163,6 +167,8 @@ def reason_against_any(facts: Facts) -> str | None:
 
 def reason_against_tokens(facts: Facts) -> str | None:
     """Why a ratio may not be taken on its tokens; `None` when it may."""
+    if facts.mark in TEXT_STAYS:
+        return MARKS_AGAINST[facts.mark]
     if facts.fidelity == Fidelity.TEXT:
         return TEXT_ONLY
     return None if facts.support == Support.FULL else facts.support.value
@@ -171,6 +177,8 @@ def reason_against_tokens(facts: Facts) -> str | None:
 def reason_against_use(objective: Objective, facts: Facts) -> str | None:
     """Why `objective` may not learn from it; `None` when it may. What can never be mended is told first."""
     against = reason_against_any(facts)
+    if against is None and objective.needs is None and facts.branch == Branch.RETRY:
+        against = RETRIED
     if against is None and objective.tokens:
         against = reason_against_tokens(facts)
     if against is None and objective.logprobs and facts.logprob_provenance != LogprobProvenance.ENGINE:
@@ -199,8 +207,9 @@ def standing(facts: Facts) -> tuple[LedgerState | None, str]:
     if against is not None:
         return LedgerState.EXCLUDED, against
     if Heard.VERDICT not in facts.heard:
-        main = facts.branch == Branch.MAIN
-        return (LedgerState.HELD, NO_FEEDBACK) if main else (LedgerState.EXCLUDED, SIDE_BRANCH)
+        if facts.branch == Branch.MAIN:
+            return LedgerState.HELD, NO_FEEDBACK
+        return LedgerState.EXCLUDED, RETRIED if facts.branch == Branch.RETRY else SIDE_BRANCH
     return None, NEXT_RUN
 
 

@@ -26,7 +26,7 @@ from nightschool.store.schema import exchanges as table
 from nightschool.store.sessions import Place, place_exchange, touch_session
 from nightschool.store.tree import Node, canonical, grow, put_nodes
 from nightschool.store.vectors import pack_floats, pack_ids
-from nightschool.types import Json, Sampler
+from nightschool.types import MARKS, Json, Sampler
 
 _insert = insert_into(table)
 _insert_choice = insert_into(choice_table)
@@ -203,6 +203,7 @@ def _facts(tenant: str, item: _Parsed) -> Json:
         "training_allowed": caller.training_allowed,
         "fidelity_reason": record.fidelity_reason,
         "flags": list(record.flags) or None,
+        "mark": next((flag for flag in record.flags if flag in MARKS), None),
         "usage": record.usage,
         "key_id": caller.key_id,
         "origin": record.origin,

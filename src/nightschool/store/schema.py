@@ -164,6 +164,7 @@ exchanges = Table(
     Column("fidelity_reason", Text),  # why the fidelity is below exact_tokens
     Column("context_complete", Boolean, nullable=False, server_default=true()),
     Column("flags", JSON),  # names of what is odd about it: suspect_empty_args, redacted, ...
+    Column("mark", String),  # the first of its flags that is one of types.MARKS
     Column("usage", JSON),  # tokens as the upstream counted them
     Column("key_id", String),
     Column("origin", String, nullable=False, server_default="gateway"),  # gateway, or the import's id
@@ -185,6 +186,7 @@ exchanges = Table(
         "fidelity",
         "support",
         "logprob_provenance",
+        "mark",
     ),
     Index("exchanges_match", "tenant", "reply_match_hash", "system_hash", "started_at"),
     Index(

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from nightschool.dashboard.queries.scope import Scope
 from nightschool.objectives.legality import NO_GROUP, OBJECTIVES, SAYS, Facts, Heard, Objective, legal
 from nightschool.store.schema import exchanges, feedback
-from nightschool.types import Branch, Fidelity, Json, LogprobProvenance, Purpose, Split, Support
+from nightschool.types import MARKS, Branch, Fidelity, Json, LogprobProvenance, Purpose, Split, Support
 
 CAP = 200_000
 GROUP_CAP = 2_000
@@ -31,6 +31,7 @@ FACETS: dict[str, Sequence[Any]] = {
     "fidelity": tuple(Fidelity),
     "support": tuple(Support),
     "logprob_provenance": tuple(LogprobProvenance),
+    "mark": (None, *MARKS),
 }
 
 
@@ -63,7 +64,7 @@ def code_of(columns: Any) -> sa.ColumnElement[int]:
     """Every facet but the status as one number: a digit for each."""
     code: Any = sa.literal(0)
     for name, values in FACETS.items():
-        places = {getattr(value, "value", value): place for place, value in enumerate(values)}
+        places = {getattr(value, "value", value): place for place, value in enumerate(values) if value is not None}
         digit = sa.case(places, value=columns[name], else_=0)
         code = code * len(values) + digit
     return code
@@ -125,6 +126,7 @@ def _targets(tenant: str, agent: str | None) -> sa.Select:
         sa.func.max(E.fidelity).label("fidelity"),  # the names happen to stand in the order of trust
         _other_than(Support.FULL.value, E.support),
         _other_than(LogprobProvenance.ENGINE.value, E.logprob_provenance),
+        sa.func.max(E.mark).label("mark"),
     )
     marks = [said.c[_mark(name)] for name in Heard]
     target = (

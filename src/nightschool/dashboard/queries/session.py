@@ -32,7 +32,7 @@ EXCHANGE_FACTS = (
     "id", "status", "error", "http_status", "started_at", "duration_ms", "first_byte_ms", "overhead_ms", "streamed",
     "dialect", "fidelity", "logprob_provenance", "sampler", "split", "purpose", "training_allowed", "upstream_id",
     "external_key", "num_prompt_tokens", "num_sampled_tokens", "policy_version", "parent_exchange_id", "branch",
-    "retry_of", "fidelity_reason", "context_complete", "flags", "usage", "key_id", "origin", "support",
+    "retry_of", "fidelity_reason", "context_complete", "flags", "usage", "key_id", "origin", "support", "mark",
 )  # fmt: skip
 
 
