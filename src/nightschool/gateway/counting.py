@@ -27,7 +27,7 @@ class TokenCounter:
             return await self._count(request)
         except NightschoolError as error:
             refusal = as_refusal(error)
-            return JSONResponse(MESSAGES.refusal(refusal), refusal.status)
+            return JSONResponse(MESSAGES.refusal(refusal), refusal.status, refusal.text_headers)
 
     async def _count(self, request: Request) -> Response:
         proxy, scope, upstream = self.proxy, request.scope, self.proxy.settings.upstream

@@ -20,6 +20,10 @@ class RequestRefused(NightschoolError):
         self.code = code
         self.headers: Headers = []
 
+    @property
+    def text_headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.headers}
+
 
 def refuse(status: int, code: str, what: str, why: str, next_step: str) -> RequestRefused:
     """A refusal in three sentences."""

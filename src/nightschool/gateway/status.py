@@ -39,6 +39,6 @@ class StatusRoutes:
             names = await self.proxy.aliases.scoped(identity.tenant).names()
         except NightschoolError as error:
             refusal = as_refusal(error)
-            return JSONResponse(error_object(refusal), refusal.status)
+            return JSONResponse(error_object(refusal), refusal.status, refusal.text_headers)
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "nightschool"} for name in names]
         return JSONResponse({"object": "list", "data": data})
