@@ -70,14 +70,14 @@ def test_a_reply_no_parser_foresaw_is_kept_as_bytes_and_never_trains(gateway):
 
 
 def test_a_record_the_store_cannot_take_whole_is_stored_bare(tmp_path, monkeypatch):
-    insert = recorder_module.insert_exchange
+    insert = recorder_module.insert_exchanges
 
-    def picky(conn, tenant, record):
-        if record.id == "id-1" and record.messages:
+    def picky(conn, tenant, records):
+        if any(record.id == "id-1" and record.messages for record in records):
             raise ValueError("cannot take it")
-        return insert(conn, tenant, record)
+        return insert(conn, tenant, records)
 
-    monkeypatch.setattr(recorder_module, "insert_exchange", picky)
+    monkeypatch.setattr(recorder_module, "insert_exchanges", picky)
     with Store.open(tmp_path / "s.sqlite") as store:
         recorder = Recorder(store, 2**20)
         outcomes = [recorder.submit(capture(number)) for number in range(3)]  # one batch

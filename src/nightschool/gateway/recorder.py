@@ -18,7 +18,7 @@ from nightschool.feedback.record import withhold_early
 from nightschool.gateway.capture import Capture, bare_record, derive_record
 from nightschool.gateway.fidelity import Grader
 from nightschool.store.database import Store
-from nightschool.store.exchanges import insert_exchange
+from nightschool.store.exchanges import insert_exchanges
 from nightschool.store.failpoints import fail_point
 from nightschool.store.records import Record
 from nightschool.types import Json, Purpose
@@ -189,7 +189,7 @@ class Recorder:
 
 
 def _insert(conn: sa.Connection, tenant: str, records: Sequence[Record]) -> None:
+    insert_exchanges(conn, tenant, records)
     for record in records:
-        insert_exchange(conn, tenant, record)
         if record.caller.purpose == Purpose.EXAM:
             withhold_early(conn, tenant, record.id)

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from nightschool.store.records import Record
 from nightschool.store.schema import exchanges
 from nightschool.store.tree import Node
+from nightschool.store.worlds import FAILED, World, attempts
 from nightschool.types import Branch
 
 RETRY_S = 600.0  # after its end an attempt is given up by then
@@ -22,25 +23,24 @@ SLACK_S = 0.25  # a client that gave up may ask again before the gateway has not
 NUM_RECENT = 1000  # of an agent's exchanges are looked through for a reply that was lost
 
 
-def earlier_attempt(
-    conn: sa.Connection, world: sa.ColumnElement[bool], record: Record, nodes: Sequence[Node]
-) -> sa.Row | None:
+def earlier_attempt(conn: sa.Connection, world: World, record: Record, nodes: Sequence[Node]) -> sa.Row | None:
     """The attempt that this request repeats, of those in `world`. One query on an index of failures alone."""
     if not nodes:
         return None
-    same = exchanges.c.prompt_message == nodes[-1].hash
-    failed = exchanges.c.status != sa.literal_column("'ok'")  # as in the index
-    query = _attempts().where(world, same, failed, exchanges.c.branch != Branch.RETRY.value)
-    row = conn.execute(query.order_by(exchanges.c.started_at.desc()).limit(1)).first()
+    row = FAILED.first(conn, prompt=nodes[-1].hash, **world.values())
     if row is not None and 0.0 <= _waited(record, row) <= RETRY_S:
         return row
     return _lost(conn, world, record, nodes) if record.caller.is_retry else None
 
 
-def _lost(conn: sa.Connection, world: sa.ColumnElement[bool], record: Record, nodes: Sequence[Node]) -> sa.Row | None:
+def _lost(conn: sa.Connection, world: World, record: Record, nodes: Sequence[Node]) -> sa.Row | None:
     at = record.timing.started_at
-    recent = sa.and_(world, exchanges.c.started_at.between(at - RETRY_S, at), exchanges.c.branch != Branch.RETRY.value)
-    newest = _attempts().where(recent).order_by(exchanges.c.started_at.desc()).limit(NUM_RECENT).subquery()
+    recent = sa.and_(
+        world.condition(exchanges),
+        exchanges.c.started_at.between(at - RETRY_S, at),
+        exchanges.c.branch != Branch.RETRY.value,
+    )
+    newest = attempts().where(recent).order_by(exchanges.c.started_at.desc()).limit(NUM_RECENT).subquery()
     rows = conn.execute(sa.select(newest).where(newest.c.prompt_message == nodes[-1].hash).limit(2)).all()
     return rows[0] if len(rows) == 1 and 0.0 <= _waited(record, rows[0]) <= LOST_S else None
 
@@ -48,21 +48,3 @@ def _lost(conn: sa.Connection, world: sa.ColumnElement[bool], record: Record, no
 def _waited(record: Record, row: sa.Row) -> float:
     """Seconds from the end of an attempt to this request."""
     return record.timing.started_at - row.started_at - (row.duration_ms or 0.0) / 1000 + SLACK_S
-
-
-def _attempts() -> sa.Select:
-    x = exchanges.c
-    return sa.select(
-        x.id,
-        x.session_id,
-        x.principal,
-        x.split,
-        x.status,
-        x.started_at,
-        x.duration_ms,
-        x.branch,
-        x.retry_of,
-        x.parent_exchange_id,
-        x.prompt_message,
-        x.context_complete,
-    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -19,15 +20,36 @@ from nightschool.store.attempts import earlier_attempt
 from nightschool.store.blobs import in_parts
 from nightschool.store.ids import new_id
 from nightschool.store.matching import content_text
+from nightschool.store.prepared import Prepared, insert_into
 from nightschool.store.records import Caller, Record
 from nightschool.store.schema import blobs, choices, exchanges, messages, sessions
 from nightschool.store.splits import split_key, split_of
 from nightschool.store.threads import Thread, carries_summary, read_thread, side_task
 from nightschool.store.tree import Node, well_formed, with_content
+from nightschool.store.worlds import (
+    HOME,
+    REPLIED,
+    REPLIED_ANYWHERE,
+    World,
+    candidates,
+    parent_columns,
+    within,
+    world_of,
+)
 from nightschool.types import Branch, Json, Purpose, Split
 
 PREVIEW_CHARS = 200
-NUM_CANDIDATES = 32  # exchanges with one and the same history that are weighed against each other
+
+_insert = insert_into(sessions)
+_count = Prepared(
+    sa.update(sessions)
+    .where(sessions.c.tenant == sa.bindparam("own"), sessions.c.id == sa.bindparam("session"))
+    .values(
+        num_exchanges=sessions.c.num_exchanges + sa.bindparam("more", type_=sa.Integer()),
+        first_at=sa.case((sessions.c.first_at > sa.bindparam("at"), sa.bindparam("at")), else_=sessions.c.first_at),
+        last_at=sa.case((sessions.c.last_at < sa.bindparam("at"), sa.bindparam("at")), else_=sessions.c.last_at),
+    )
+)
 
 
 class Parent(NamedTuple):
@@ -76,12 +98,8 @@ def place_exchange(conn: sa.Connection, tenant: str, record: Record, nodes: Sequ
     home = _home(conn, tenant, record, name or caller.session_hint)
     if name and home is None:
         return _new_place(conn, tenant, record, thread)
-    world = _one_world(tenant, record, exchanges, any_agent=bool(name))
-    user = _user(caller)
-    if name and home:
-        world = sa.and_(world, exchanges.c.session_id == home.id)
-    elif user:
-        world = sa.and_(world, exchanges.c.principal == user)
+    inside = home.id if name and home else None
+    world = within(world_of(tenant, record, any_agent=bool(name)), inside, None if inside else _user(caller) or None)
     attempt = earlier_attempt(conn, world, record, nodes)
     if attempt is not None:
         return _retry(conn, tenant, record, thread, attempt)
@@ -102,15 +120,12 @@ def touch_session(conn: sa.Connection, tenant: str, place: Place, record: Record
     if place.replaced is not None:
         same = (exchanges.c.tenant == tenant, exchanges.c.id == place.replaced)
         conn.execute(sa.update(exchanges).where(*same).values(branch=Branch.RETRY.value))
-    main = _main_columns(record, place) if place.begins_main else {}
     if not place.is_new:
-        counted = {
-            "num_exchanges": sessions.c.num_exchanges + (place.retry_of is None),
-            "first_at": sa.case((sessions.c.first_at > at, at), else_=sessions.c.first_at),
-            "last_at": sa.case((sessions.c.last_at < at, at), else_=sessions.c.last_at),
-        }
-        same = (sessions.c.tenant == tenant, sessions.c.id == place.session_id)
-        conn.execute(sa.update(sessions).where(*same).values(main | counted))
+        more = int(place.retry_of is None)
+        _count.many(conn, [{"own": tenant, "session": place.session_id, "more": more, "at": at}])
+        if place.begins_main:
+            same = (sessions.c.tenant == tenant, sessions.c.id == place.session_id)
+            conn.execute(sa.update(sessions).where(*same).values(_main_columns(record, place)))
         return
     row = {
         "tenant": tenant,
@@ -127,7 +142,7 @@ def touch_session(conn: sa.Connection, tenant: str, place: Place, record: Record
         "tags": list(caller.tags) or None,
         "origin": record.origin,
     }
-    conn.execute(sa.insert(sessions), _main_columns(record, place) | row)
+    _insert.many(conn, [_main_columns(record, place) | row])
 
 
 def _main_columns(record: Record, place: Place) -> Json:
@@ -157,7 +172,7 @@ def _retry(conn: sa.Connection, tenant: str, record: Record, thread: Thread, att
     parent = None
     if attempt.parent_exchange_id is not None:
         row = conn.execute(
-            sa.select(*_parent_columns()).where(
+            sa.select(*parent_columns()).where(
                 exchanges.c.tenant == tenant, exchanges.c.id == attempt.parent_exchange_id
             )
         ).first()
@@ -238,10 +253,8 @@ def _home(conn: sa.Connection, tenant: str, record: Record, name: str | None) ->
     """The session that the request names."""
     if not name:
         return None
-    columns = (sessions.c.id, sessions.c.principal, sessions.c.split, sessions.c.opening, sessions.c.external_key)
-    world = _one_world(tenant, record, sessions, any_agent=name == _name(record.caller))
-    query = sa.select(*columns).where(world, _named(name)).order_by(sessions.c.last_at.desc()).limit(1)
-    return conn.execute(query).first()
+    world = world_of(tenant, record, any_agent=name == _name(record.caller))
+    return HOME.first(conn, name=name, **world.values())
 
 
 def _parent_session(conn: sa.Connection, tenant: str, caller: Caller) -> str | None:
@@ -252,62 +265,40 @@ def _parent_session(conn: sa.Connection, tenant: str, caller: Caller) -> str | N
     return find_session(conn, tenant, parent) or parent
 
 
-def _one_world(tenant: str, record: Record, table: sa.Table, any_agent: bool = False) -> sa.ColumnElement[bool]:
-    """Rows an exchange may share a session with. An exam compares versions, so it keeps them apart."""
-    caller = record.caller
-    rules = [
-        table.c.tenant == tenant,
-        table.c.purpose == caller.purpose.value,
-        table.c.exam_id == caller.exam_id,
-    ]
-    if caller.purpose == Purpose.EXAM:
-        rules += [table.c.agent == caller.agent, table.c.policy_version == record.policy_version]
-    elif not any_agent:
-        rules.append(table.c.agent == caller.agent)
-    return sa.and_(*rules)
-
-
-def _answered(conn: sa.Connection, world: sa.ColumnElement[bool], record: Record) -> sa.Row | None:
+def _answered(conn: sa.Connection, world: World, record: Record) -> sa.Row | None:
     """The exchange whose reply the request continues by its id."""
     reply = record.caller.previous_response
     if reply is None:
         return None
     known = sa.or_(exchanges.c.id == reply, exchanges.c.upstream_id == reply)
-    query = _candidates().where(world, known).order_by(exchanges.c.started_at.desc()).limit(1)
+    query = candidates().where(world.condition(exchanges), known).order_by(exchanges.c.started_at.desc()).limit(1)
     return conn.execute(query).first()
 
 
-def _continued(
-    conn: sa.Connection, world: sa.ColumnElement[bool], thread: Thread, named: bool, home: sa.Row | None
-) -> sa.Row | None:
+def _continued(conn: sa.Connection, world: World, thread: Thread, named: bool, home: sa.Row | None) -> sa.Row | None:
     """The exchange whose reply ends the longest prefix of the dialogue."""
     if not thread.replies:
         return None
     # nearly always the last reply is a recorded one; only where it is not are the others looked up
-    for reply in (thread.replies[0], *_given(conn, world, thread.replies[1:])):
+    for reply in chain(thread.replies[:1], _given(conn, world, thread.replies[1:])):
         row = _that_replied(conn, world, thread, reply, home) or _under_another_system(conn, world, reply, named)
         if row is not None:
             return row
     return None
 
 
-def _that_replied(
-    conn: sa.Connection, world: sa.ColumnElement[bool], thread: Thread, reply: str, home: sa.Row | None
-) -> sa.Row | None:
+def _that_replied(conn: sa.Connection, world: World, thread: Thread, reply: str, home: sa.Row | None) -> sa.Row | None:
     """Of the exchanges with one history: of the hinted session, one that nobody has continued yet, the newest."""
-    same = sa.and_(exchanges.c.reply_match_hash == reply, exchanges.c.system_hash == thread.system_hash)
-    query = _candidates().where(world, same).order_by(exchanges.c.started_at.desc()).limit(NUM_CANDIDATES)
-    found = conn.execute(query).all()
+    found = REPLIED.all(conn, reply=reply, system=thread.system_hash, **world.values())
     hinted = None if home is None else home.id
     if not found:
         return None
     return max(found, key=lambda row: (row.session_id == hinted, row.started_at >= row.last_at))
 
 
-def _under_another_system(conn: sa.Connection, world: sa.ColumnElement[bool], reply: str, named: bool) -> sa.Row | None:
+def _under_another_system(conn: sa.Connection, world: World, reply: str, named: bool) -> sa.Row | None:
     """The same dialogue after another system message, where only one session can be meant."""
-    query = _candidates().where(world, exchanges.c.reply_match_hash == reply)
-    found = conn.execute(query.limit(NUM_CANDIDATES)).all()
+    found = REPLIED_ANYWHERE.all(conn, reply=reply, **world.values())
     if not found or (not named and len({row.session_id for row in found}) > 1):
         return None
     return max(found, key=lambda row: row.started_at)
@@ -320,7 +311,7 @@ def _summarized(conn: sa.Connection, tenant: str, record: Record, session_id: st
     node = sa.and_(messages.c.tenant == c.tenant, messages.c.hash == c.message_hash)
     data, blob = with_content()
     query = (
-        _candidates(data)
+        candidates(data)
         .join(choices, reply)
         .join(messages, node)
         .outerjoin(blobs, blob)
@@ -336,25 +327,11 @@ def _summarized(conn: sa.Connection, tenant: str, record: Record, session_id: st
     return row if carries_summary(record.messages, json.loads(row.data)) else None
 
 
-def _candidates(*more: sa.ColumnElement) -> sa.Select:
-    """Exchanges with what is to be known of one to continue it, and with their session."""
-    of_session = sa.and_(sessions.c.tenant == exchanges.c.tenant, sessions.c.id == exchanges.c.session_id)
-    x, s = exchanges.c, sessions.c
-    own = (x.session_id, x.started_at, x.branch, x.parent_exchange_id, x.context_complete)
-    return sa.select(*_parent_columns(), *own, s.last_at, s.principal, s.split, s.opening, *more).select_from(
-        exchanges.join(sessions, of_session)
-    )
-
-
-def _parent_columns() -> tuple[sa.ColumnElement, ...]:
-    return exchanges.c.id, exchanges.c.num_context_tokens, exchanges.c.context_hash
-
-
-def _given(conn: sa.Connection, world: sa.ColumnElement[bool], replies: Sequence[str]) -> Iterator[str]:
+def _given(conn: sa.Connection, world: World, replies: Sequence[str]) -> Iterator[str]:
     """Those of `replies` that some exchange gave, in order."""
     column = exchanges.c.reply_match_hash
     for some in in_parts(replies):
-        found = set(conn.scalars(sa.select(column).where(world, column.in_(some)).distinct()))
+        found = set(conn.scalars(sa.select(column).where(world.condition(exchanges), column.in_(some)).distinct()))
         yield from (reply for reply in some if reply in found)
 
 

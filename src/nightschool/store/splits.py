@@ -9,10 +9,16 @@ import secrets
 import sqlalchemy as sa
 
 from nightschool.errors import StoreError
+from nightschool.store.prepared import Prepared
 from nightschool.store.schema import meta
 from nightschool.types import Split
 
 META_KEY = "split_key"
+_key = Prepared(
+    sa.select(meta.c.value).where(
+        meta.c.tenant == sa.bindparam("tenant"), meta.c.key == sa.literal_column(f"'{META_KEY}'")
+    )
+)
 
 
 def split_of(key: bytes, principal: str) -> Split:
@@ -26,10 +32,10 @@ def split_of(key: bytes, principal: str) -> Split:
 
 def split_key(conn: sa.Connection, tenant: str) -> bytes:
     """The installation's secret key. Raises StoreError when the store was never opened for this tenant."""
-    value = conn.scalar(sa.select(meta.c.value).where(meta.c.tenant == tenant, meta.c.key == META_KEY))
-    if value is None:
+    row = _key.first(conn, tenant=tenant)
+    if row is None:
         raise StoreError(f"The store knows no tenant {tenant}.", "It has no split key.", "nightschool doctor")
-    return bytes.fromhex(value)
+    return bytes.fromhex(row.value)
 
 
 def make_split_key(conn: sa.Connection, tenant: str) -> None:
