@@ -34,6 +34,7 @@ LITERAL, REFERENCE, PAGE, BRANCH = 0, 1, 2, 3
 DIGEST_BYTES = 32
 TIME_CHARS = 12  # of a body's key
 PAGE_MESSAGES = 8
+SPACE = " \t\n\r"
 
 _insert = insert_into(bodies, or_ignore=True)
 _segments = Prepared(
@@ -149,6 +150,8 @@ def _spans(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _skip(text: str, at: int) -> int:
+    if text[at : at + 1] not in SPACE:
+        return at
     match = _space.match(text, at)
     return match.end() if match else at
 

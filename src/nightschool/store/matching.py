@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import orjson
+
 from nightschool.types import Json
+
+_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def content_text(content: object) -> str:
@@ -31,5 +35,17 @@ def match_key(message: Json) -> bytes:
         for call in (made if isinstance(made, list) else ())
         if isinstance(call, dict) and isinstance(call.get("function"), dict)
     ]
-    # not orjson: it refuses lone surrogates, and a client's strangest message must still be stored
-    return json.dumps([message.get("role"), content_text(message.get("content")), calls]).encode()
+    return sorted_json([message.get("role"), content_text(message.get("content")), calls])
+
+
+def sorted_json(value: object) -> bytes:
+    """JSON with sorted keys and no spaces, one spelling for each value.
+
+    orjson takes nearly everything; not lone surrogates and long numbers, and what is not a number it calls null.
+    A client's strangest message must still be stored as what it is.
+    """
+    try:
+        data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        return _encoder.encode(value).encode()
+    return _encoder.encode(value).encode() if b"null" in data else data

@@ -6,16 +6,23 @@ as SQLite takes to answer. The statements are still SQLAlchemy's, so both databa
 
 from __future__ import annotations
 
+import json
+import re
 from collections import namedtuple
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from nightschool.store.columns import Digest, Packed, pack
+
 PARTS = (1, 8, 64, 500)  # values in one IN (...): few distinct statements to compile
 
 Process = Callable[[Any], Any]
+
+_LAST_VALUE = re.compile(r"\((\?|%\(v0\)s(?:::\w+)?)\)(?!.*\(\?\))", re.DOTALL)
 
 
 class Prepared:
@@ -54,14 +61,9 @@ class Lookup:
 
     def __init__(self, key: sa.Column[Any], columns: Sequence[sa.ColumnElement[Any]], *also: Any) -> None:
         tenant = key.table.c.tenant == sa.bindparam("tenant")
-        self._by_size = {
-            size: Prepared(
-                sa.select(*columns).where(
-                    tenant, *also, key.in_([sa.bindparam(f"v{n}", type_=key.type) for n in range(size)])
-                )
-            )
-            for size in PARTS
-        }
+        value = sa.bindparam("v0", type_=key.type)
+        self.statement = sa.select(*columns).where(tenant, *also, key.in_([value]))
+        self._compiled: dict[tuple[str, int], _Compiled] = {}
 
     def rows(self, conn: sa.Connection, tenant: str, values: Sequence[Any]) -> list[Any]:
         """Rows that match any of `values`, in no order."""
@@ -71,10 +73,18 @@ class Lookup:
             size = next((size for size in PARTS if size >= len(values) - at), PARTS[-1])
             part = list(values[at : at + size])
             part += part[-1:] * (size - len(part))
-            names = {f"v{n}": value for n, value in enumerate(part)}
-            found += self._by_size[size].all(conn, tenant=tenant, **names)
+            compiled = self._for(conn, size)
+            named = {"tenant": tenant, **{f"v{n}": value for n, value in enumerate(part)}}
+            cursor = _run(conn, "execute", compiled.sql, compiled.bind(named))
+            found += [compiled.row(row) for row in cursor.fetchall()]
             at += size
         return found
+
+    def _for(self, conn: sa.Connection, size: int) -> _Compiled:
+        key = conn.dialect.name, size
+        if key not in self._compiled:
+            self._compiled[key] = _Compiled(self.statement, conn.dialect, num_values=size)
+        return self._compiled[key]
 
 
 def insert_into(table: sa.Table, or_ignore: bool = False) -> Prepared:
@@ -86,36 +96,63 @@ def insert_into(table: sa.Table, or_ignore: bool = False) -> Prepared:
 class _Compiled:
     """A statement for one dialect: its text, how values go in and how rows come out."""
 
-    def __init__(self, statement: Any, dialect: sa.Dialect, suffix: str) -> None:
+    def __init__(self, statement: Any, dialect: sa.Dialect, suffix: str = "", num_values: int = 1) -> None:
         compiled: Any = statement.compile(dialect=dialect)
-        binds = {name: bind.type.dialect_impl(dialect).bind_processor(dialect) for name, bind in compiled.binds.items()}
-        self.sql = f"{compiled}{suffix}"
         self.by_position = compiled.positiontup is not None
-        self.bound: list[tuple[str, Process | None]] = [(n, binds[n]) for n in compiled.positiontup or binds]
+        names = list(compiled.positiontup or compiled.binds)
+        types = {name: bind.type for name, bind in compiled.binds.items()}
+        self.sql = f"{compiled}{suffix}"
+        if num_values > 1:  # the one value of the only IN becomes many; in SQLite's case it is the last
+            self.sql = _LAST_VALUE.sub(lambda one: _repeated(one.group(1), num_values), self.sql)
+            names += [f"v{n}" for n in range(1, num_values)]
+            types |= {f"v{n}": types["v0"] for n in range(1, num_values)}
+        self.names = names
+        self.take = itemgetter(*names) if len(names) > 1 else lambda values: (values[names[0]],)
+        self.going_in = [(at, p) for at, name in enumerate(names) if (p := _going_in(types[name])) is not None]
         self.constants = {name: bind.value for name, bind in compiled.binds.items() if bind.value is not None}
-        self.fetched: list[tuple[int, Process]] = []
+        self.coming_out: list[tuple[int, Process]] = []
         self.make: Callable[[Any], Any] = tuple
         if isinstance(statement, sa.Select):
             columns = list(statement.selected_columns)
-            processors = [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns]
-            self.fetched = [(n, process) for n, process in enumerate(processors) if process is not None]
-            self.make = namedtuple(
-                "Row", [column.key or f"c{n}" for n, column in enumerate(columns)], rename=True
-            )._make
+            processors = [_coming_out(column.type, dialect) for column in columns]
+            self.coming_out = [(n, process) for n, process in enumerate(processors) if process is not None]
+            self.make = namedtuple("Row", [str(column.key) for column in columns], rename=True)._make
 
     def bind(self, values: dict[str, Any]) -> Any:
         if self.constants:
             values = {**self.constants, **values}
-        if self.by_position:
-            return [values[name] if p is None else p(values[name]) for name, p in self.bound]
-        return {name: values[name] if p is None else p(values[name]) for name, p in self.bound}
+        row = list(self.take(values))
+        for at, process in self.going_in:
+            if row[at] is not None:
+                row[at] = process(row[at])
+        return row if self.by_position else dict(zip(self.names, row, strict=True))
 
     def row(self, row: Any) -> Any:
-        if self.fetched:
+        if self.coming_out:
             row = list(row)
-            for n, process in self.fetched:
+            for n, process in self.coming_out:
                 row[n] = process(row[n])
         return self.make(row)
+
+
+def _repeated(placeholder: str, count: int) -> str:
+    named = (placeholder.replace("v0", f"v{n}") for n in range(count))
+    return f"({', '.join(named)})"
+
+
+def _going_in(kind: Any) -> Process | None:
+    """What the drivers cannot do by themselves. Bytes, numbers, booleans and text they take as they are."""
+    if isinstance(kind, Digest):
+        return bytes.fromhex
+    if isinstance(kind, Packed):
+        return pack
+    return json.dumps if isinstance(kind, sa.JSON) else None
+
+
+def _coming_out(kind: Any, dialect: sa.Dialect) -> Process | None:
+    if isinstance(kind, Digest):
+        return lambda value: None if value is None else value.hex()
+    return kind.dialect_impl(dialect).result_processor(dialect, None)
 
 
 def _run(conn: sa.Connection, method: str, sql: str, values: Any) -> Any:

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nightschool.store.matching import content_text
 from nightschool.store.tree import Node, rolling_match
@@ -93,12 +94,15 @@ def side_task(messages: Sequence[Json], tools: Sequence[Json]) -> Branch | None:
     system = "" if tools else "\n".join(content_text(m.get("content")) for m in messages[:first])[:SYSTEM_CHARS]
     last = content_text(dialogue[-1].get("content")) if dialogue and dialogue[-1].get("role") == "user" else ""
     last = last if len(last) >= INSTRUCTION_CHARS else ""
-    for text in (system, f"{last[:2000]}\n{last[-1000:]}"):
-        if not tools and len(dialogue) <= 2 and _TITLE.search(text):
-            return Branch.TITLE
-        if _TALK.search(text) and _SUMMARY.search(text) and _GOES_ON.search(text):
-            return Branch.COMPACTION
-    return None
+    told = (_asked_for(text, not tools and len(dialogue) <= 2) for text in (system, f"{last[:2000]}\n{last[-1000:]}"))
+    return next((branch for branch in told if branch), None)
+
+
+@lru_cache(maxsize=512)  # an agent's instructions are few, and come with every request
+def _asked_for(text: str, may_be_title: bool) -> Branch | None:
+    if may_be_title and _TITLE.search(text):
+        return Branch.TITLE
+    return Branch.COMPACTION if _TALK.search(text) and _SUMMARY.search(text) and _GOES_ON.search(text) else None
 
 
 def carries_summary(messages: Sequence[Json], summary: Json) -> bool:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from nightschool.errors import StoreError
 from nightschool.store.blobs import put_hashed
-from nightschool.store.matching import match_key
+from nightschool.store.matching import match_key, sorted_json
 from nightschool.store.memo import Memo
 from nightschool.store.prepared import Lookup, insert_into
 from nightschool.store.schema import blobs, spellings
@@ -29,7 +29,6 @@ SHARED_ROLES = ("system", "developer")
 INLINE_BYTES = 1024  # longer content is a blob, which equal messages elsewhere share
 MAX_VARIANTS = 8
 
-_encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _known = Lookup(table.c.hash, (table.c.hash, table.c.content, table.c.blob_hash))
 _spelled = Lookup(spellings.c.message_hash, (spellings.c.message_hash, spellings.c.variant, spellings.c.data))
 _insert = insert_into(table)
@@ -62,7 +61,7 @@ class Node:
 
 def canonical(value: object) -> bytes:
     """JSON with sorted keys and no spaces. A key that is null, absent or empty stays three things."""
-    return _encoder.encode(value).encode()
+    return sorted_json(value)
 
 
 def well_formed(text: str) -> str:

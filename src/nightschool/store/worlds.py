@@ -57,7 +57,7 @@ def within(world: World, session_id: str | None, principal: str | None) -> World
     return replace(world, session_id=session_id, principal=principal)
 
 
-def candidates(*more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def candidates(*more: sa.ColumnElement[Any]) -> sa.Select:
     """Exchanges with what is to be known of one to continue it, and with their session."""
     of_session = sa.and_(sessions.c.tenant == exchanges.c.tenant, sessions.c.id == exchanges.c.session_id)
     x, s = exchanges.c, sessions.c
@@ -71,7 +71,7 @@ def parent_columns() -> tuple[sa.ColumnElement[Any], ...]:
     return exchanges.c.id, exchanges.c.num_context_tokens, exchanges.c.context_hash
 
 
-def attempts() -> sa.Select[Any]:
+def attempts() -> sa.Select:
     """Exchanges with what is to be known of one that a request may repeat."""
     x = exchanges.c
     own = (x.id, x.session_id, x.principal, x.split, x.status, x.started_at, x.duration_ms)

@@ -16,6 +16,11 @@ from nightschool.errors import StoreError
 from nightschool.store.failpoints import fail_point
 from nightschool.store.memo import forget
 
+# Pages that the writer keeps, and how many it writes to the log before they go to their places: what is hot in
+# the indexes is neither read again nor put in its place with every few commits.
+CACHE_KIB = 32 * 1024
+WAL_PAGES = 8192
+
 Write = Callable[[sa.Connection], Any]
 Item = tuple[Write, Future[Any]]
 Outcome = tuple[Any, Exception | None]
@@ -81,6 +86,10 @@ class Writer:
         """The writer's connection. After an error it is given back, and the next transaction takes a fresh one."""
         if self._connection is None:
             self._connection = self._writing.connect()
+            if self._connection.dialect.name == "sqlite":
+                raw: Any = self._connection.connection.dbapi_connection
+                raw.execute(f"PRAGMA cache_size={-CACHE_KIB}")
+                raw.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
         try:
             yield self._connection
         except BaseException:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import orjson
 import sqlalchemy as sa
 from alembic import op
 
@@ -125,7 +126,7 @@ def converted(row: Any, parent: Place | None) -> tuple[dict[str, Any], Place]:
     message = json.loads(data)
     role, key = message.get("role"), match_key(message)
     above = parent.hash if parent else None
-    content = json.dumps(message, sort_keys=True, separators=(",", ":")).encode()
+    content = sorted_json(message)
     whole = b"\0".join([row.tenant.encode(), (above or "root").encode(), content])
     leads = role in SHARED_ROLES and (parent is None or parent.dialogue is None)
     leading = parent.leading if parent else ()
@@ -169,7 +170,17 @@ def match_key(message: dict[str, Any]) -> bytes:
         for call in (made if isinstance(made, list) else ())
         if isinstance(call, dict) and isinstance(call.get("function"), dict)
     ]
-    return json.dumps([message.get("role"), content_text(message.get("content")), calls]).encode()
+    return sorted_json([message.get("role"), content_text(message.get("content")), calls])
+
+
+def sorted_json(value: object) -> bytes:
+    try:
+        data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        data = b"null"
+    if b"null" not in data:
+        return data
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def content_text(content: object) -> str:
