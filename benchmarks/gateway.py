@@ -1,24 +1,35 @@
-"""What the gateway adds to a call: latency through it against direct calls, in one run, with recording on.
+"""What the gateway adds to a call, with recording on, beside LiteLLM in the same run.
 
-    python benchmarks/gateway.py [--rate 200] [--seconds 20] [--json]
+    python benchmarks/gateway.py [--rate 200] [--seconds 20] [--capacity 700] [--no-litellm]
+    python benchmarks/gateway.py --soak 30
 
-Three processes share the machine: a mock engine that answers after 50 ms with token ids and log-probabilities,
-the gateway with its store on disk, and this load generator. Requests start at a fixed rate, whether or not
-earlier ones are answered (open loop). Direct and gateway calls alternate in blocks of two seconds, so that
-both meet the same other load on the machine. Latency counts from the moment the request was due.
+Processes share the machine: a mock engine that answers after 50 ms, the gateway with its store on disk (once in front
+of an engine that gives token ids, which it asks for and strips, once of one that does not), LiteLLM's proxy (in an
+environment of its own below benchmarks/out, without a database, so that it records nothing), and this load generator.
+
+Requests start at a fixed rate, whether or not earlier ones are answered (open loop); a latency counts from the moment
+the request was due. Direct and other paths alternate in blocks of two seconds, so that all meet the same other load on
+the machine. First bytes of streams are measured one stream at a time, paths in turn. `--soak` sends mixed load for that
+many minutes and fits the growth of the gateway's resident memory, with the upper end of its 95 % interval.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import gc
 import json
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -26,10 +37,8 @@ from typing import Any
 import aiohttp
 import numpy as np
 import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+import uvloop
+from common import OUT, Row, at_most, exactly, machine_facts, report, tell
 
 from nightschool.access.identity import Access
 from nightschool.gateway.app import build_app
@@ -37,99 +46,218 @@ from nightschool.gateway.server import make_server
 from nightschool.gateway.settings import GatewaySettings
 from nightschool.store.database import Store
 from nightschool.upstream.client import EngineClient
+from nightschool.upstream.settings import UpstreamSettings
 
 ENGINE_S = 0.05
 NUM_TOKENS = 40
 BLOCK_S = 2.0
-WARM_UP_S = 2.0
+WARM_UP_S = 3.0
+STREAM_PAIRS = 120
+LITELLM = "litellm[proxy]==1.110.2"
+SOAK_RATE = 60.0
+SAMPLE_S = 5.0
 
 
-def reply_bytes(stream: bool) -> bytes:
-    """What the mock engine answers: 40 tokens with ids and log-probabilities, as a reply or as events."""
+def reply_bytes(stream: bool, tokens: bool = True) -> bytes:
+    """What the mock engine answers: 40 tokens, with ids and log-probabilities where those were asked for."""
     entry = {"token": " word", "logprob": -1.234567, "bytes": [32, 119, 111, 114, 100], "top_logprobs": []}
+    usage = {"prompt_tokens": 300, "completion_tokens": NUM_TOKENS, "total_tokens": 300 + NUM_TOKENS}
+    head = {"id": "chatcmpl-1", "created": 1, "model": "m"}
     if not stream:
-        message = {"role": "assistant", "content": " word" * NUM_TOKENS}
-        choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": list(range(NUM_TOKENS))}
-        choice["logprobs"] = {"content": [entry] * NUM_TOKENS}
-        return json.dumps({"id": "c", "model": "m", "prompt_token_ids": list(range(300)), "choices": [choice]}).encode()
-    choice = {"index": 0, "delta": {"content": " word"}, "token_ids": [7], "logprobs": {"content": [entry]}}
-    events = [{"id": "c", "model": "m", "choices": [choice]}] * (NUM_TOKENS - 1)
-    events.append({"id": "c", "model": "m", "choices": [{**choice, "finish_reason": "stop"}]})
-    events[0] = {**events[0], "prompt_token_ids": list(range(300))}
+        choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", "content": " word" * NUM_TOKENS}}
+        choice |= {"finish_reason": "stop", "logprobs": {"content": [entry] * NUM_TOKENS} if tokens else None}
+        reply = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+        if tokens:
+            choice["token_ids"], reply["prompt_token_ids"] = list(range(NUM_TOKENS)), list(range(300))
+        return json.dumps(reply).encode()
+    choice = {"index": 0, "delta": {"role": "assistant", "content": " word"}, "finish_reason": None}
+    if tokens:
+        choice |= {"token_ids": [7], "logprobs": {"content": [entry]}}
+    events = [{**head, "object": "chat.completion.chunk", "choices": [choice]}] * (NUM_TOKENS - 1)
+    events.append({**events[0], "choices": [{**choice, "finish_reason": "stop"}]})
+    if tokens:
+        events[0] = {**events[0], "prompt_token_ids": list(range(300))}
     return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
 
 
-def run_engine(listener: socket.socket) -> None:
-    """The mock engine: the first byte after 50 ms, all of it at once."""
-    plain, events = reply_bytes(False), reply_bytes(True)
+class MockEngine:
+    """Answers after 50 ms, all at once; a stream as events."""
 
-    async def chat(request: Request) -> Response:
-        streamed = b'"stream":true' in await request.body()
+    def __init__(self) -> None:
+        self.replies = {(s, t): reply_bytes(s, t) for s in (False, True) for t in (False, True)}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        more = scope["type"] == "http"
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        streamed = b'"stream":true' in body or b'"stream": true' in body
         await asyncio.sleep(ENGINE_S)
-        if not streamed:
-            return Response(plain, media_type="application/json")
-        return StreamingResponse(iter([events]), media_type="text/event-stream")
+        kind = b"text/event-stream" if streamed else b"application/json"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        await send({"type": "http.response.body", "body": self.replies[streamed, b'"return_token_ids"' in body]})
 
-    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
-    config = uvicorn.Config(app, log_level="warning", access_log=False, loop="uvloop", http="httptools", ws="none")
+
+def run_engine(listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        MockEngine(), log_level="warning", access_log=False, loop="uvloop", http="httptools", ws="none", lifespan="off"
+    )
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def run_gateway(listener: socket.socket, engine_url: str, state: Path) -> None:
+def run_gateway(listener: socket.socket, engine_url: str, state: Path, gives_tokens: bool) -> None:
     """The gateway as it ships, recording to a store on disk."""
+    state.mkdir()
     with Store.open(state / "store.sqlite") as store:
-        settings = GatewaySettings(state, "shop", Access("admin"), base_model="m")
+        upstream = UpstreamSettings(gives_tokens=gives_tokens)
+        settings = GatewaySettings(state, "shop", Access("admin"), base_model="m", upstream=upstream)
         make_server(build_app(store, EngineClient(engine_url), settings), "127.0.0.1", 0).run(sockets=[listener])
 
 
-def spawn(target: Callable[..., None], *arguments: Any) -> tuple[BaseProcess, str]:
+@contextlib.contextmanager
+def spawned(target: Callable[..., None], *arguments: Any) -> Iterator[tuple[BaseProcess, str]]:
     """Run `target` with a listening socket in a process of its own; the process and its URL."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     process = multiprocessing.get_context("fork").Process(target=target, args=(listener, *arguments), daemon=True)
     process.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     listener.close()
-    return process, url
+    try:
+        yield process, url
+    finally:
+        process.terminate()
+        process.join()
 
 
+@contextlib.contextmanager
+def litellm(engine_url: str, folder: Path) -> Iterator[str]:
+    """LiteLLM's proxy in front of the mock, one worker as the gateway has one; installed at first use."""
+    home = OUT / "litellm"
+    program = home / "bin" / "litellm"
+    if not program.exists():
+        tell("installing LiteLLM in an environment of its own")
+        OUT.mkdir(exist_ok=True)
+        subprocess.run([sys.executable, "-m", "venv", home], check=True)
+        subprocess.run([home / "bin" / "pip", "install", "-q", LITELLM], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    parameters = {"model": "openai/m", "api_base": f"{engine_url}/v1", "api_key": "none"}
+    config = folder / "litellm.yaml"
+    config.write_text(json.dumps({"model_list": [{"model_name": "shop", "litellm_params": parameters}]}))
+    words = [str(program), "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
+    quiet = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "PYTHONPATH": ""}
+    with (folder / "litellm.log").open("wb") as log:
+        process = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, **quiet})
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_ready(f"{url}/health/liveliness", 120.0)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_ready(url: str, timeout_s: float) -> None:
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+@dataclass
 class Load:
-    """Sends requests at a fixed rate and keeps what they took, in milliseconds."""
+    """Sends requests and keeps what they took, in milliseconds, by path."""
 
-    def __init__(self, session: aiohttp.ClientSession, rate: float, stream: bool) -> None:
-        self.session = session
-        self.rate = rate
-        self.stream = stream
-        self.latencies: dict[str, list[float]] = {"direct": [], "gateway": []}
-        self.overheads: list[float] = []
-        self.num_failed = 0
-        self.number = 0
+    session: aiohttp.ClientSession
+    latencies: dict[str, list[float]] = field(default_factory=dict)
+    num_sent: int = 0
+    num_failed: int = 0
 
-    async def block(self, path: str, url: str, seconds: float) -> None:
-        """One block of requests to `url`, entered under `path`."""
+    async def block(self, name: str, url: str, seconds: float, rate: float, stream: bool | None = False) -> None:
+        """One block of requests to `url` at a fixed rate; `stream` None takes turns."""
         loop = asyncio.get_running_loop()
         start = loop.time()
         tasks: list[asyncio.Task[None]] = []
-        for i in range(int(seconds * self.rate)):
-            due = start + i / self.rate
+        for i in range(int(seconds * rate)):
+            due = start + i / rate
             await asyncio.sleep(max(0.0, due - loop.time()))
-            tasks.append(asyncio.create_task(self.one(path, url, due)))
+            tasks.append(asyncio.create_task(self.one(name, url, due, bool(i % 2) if stream is None else stream)))
         await asyncio.gather(*tasks)
 
-    async def one(self, path: str, url: str, due: float) -> None:
-        self.number += 1
-        question = {"role": "user", "content": f"Order {self.number}: where is my parcel? " + "please " * 40}
-        body = json.dumps({"model": "shop", "stream": self.stream, "messages": [question]}, separators=(",", ":"))
-        headers = {"content-type": "application/json"}
+    async def one(self, name: str, url: str, due: float, stream: bool) -> None:
+        self.num_sent += 1
+        question = {"role": "user", "content": f"Order {self.num_sent}: where is my parcel? " + "please " * 40}
+        body = json.dumps({"model": "shop", "stream": stream, "messages": [question]}, separators=(",", ":"))
+        headers = {"content-type": "application/json", "authorization": "Bearer sk-none"}
         try:
             async with self.session.post(f"{url}/v1/chat/completions", data=body, headers=headers) as response:
-                await response.content.readany() if self.stream else await response.read()
-                self.latencies[path].append((asyncio.get_running_loop().time() - due) * 1000)
+                await response.content.readany() if stream else await response.read()
+                self.latencies.setdefault(name, []).append((asyncio.get_running_loop().time() - due) * 1000)
                 await response.read()
                 self.num_failed += response.status != 200
-                if path == "gateway":
-                    self.overheads.append(float(response.headers["x-nightschool-overhead-ms"]))
         except aiohttp.ClientError:
             self.num_failed += 1
+
+    def added(self, name: str, percent: float) -> float:
+        """Milliseconds that the path adds to the direct one at a percentile."""
+        return float(np.percentile(self.latencies[name], percent) - np.percentile(self.latencies["direct"], percent))
+
+
+Urls = dict[str, str]
+
+
+@contextlib.asynccontextmanager
+async def load() -> Any:
+    """A load generator of its own connections, which no garbage collection stops."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        gc.collect()
+        gc.disable()
+        try:
+            yield Load(session)
+        finally:
+            gc.enable()
+
+
+async def at_a_rate(urls: Urls, rate: float, seconds: float) -> Load:
+    """All paths in blocks, in turn."""
+    async with load() as warm:
+        for name, url in urls.items():
+            await warm.block(name, url, WARM_UP_S, rate / 4)
+    async with load() as made:
+        for turn in range(max(2, round(seconds / BLOCK_S))):
+            order = list(urls.items())
+            for name, url in order if turn % 2 else reversed(order):
+                await made.block(name, url, BLOCK_S, rate)
+    return made
+
+
+async def one_stream(urls: Urls, pairs: int) -> Load:
+    """First bytes, one stream at a time."""
+    async with load() as made:
+        for turn in range(pairs + 5):
+            if turn == 5:
+                made.latencies.clear()
+            order = list(urls.items())
+            for name, url in order if turn % 2 else reversed(order):
+                await made.one(name, url, asyncio.get_running_loop().time(), True)
+    return made
+
+
+async def recording(url: str) -> dict[str, int]:
+    """The gateway's own account, once nothing waits."""
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"{url}/health") as response:
+                counts = (await response.json())["recording"]
+            if not counts["queue"]:
+                return counts
+            await asyncio.sleep(0.1)
 
 
 def processor_s(pid: int) -> float:
@@ -138,69 +266,117 @@ def processor_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(urls: tuple[str, str], pid: int, rate: float, seconds: float, stream: bool) -> dict[str, Any]:
-    """One part: p50 and p99 of both paths, what was added, the gateway's own account and its processor time."""
-    engine_url, gateway_url = urls
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        warm = Load(session, rate / 4, stream)
-        for path, url in (("direct", engine_url), ("gateway", gateway_url)):
-            await warm.block(path, url, WARM_UP_S / 2)
-        load = Load(session, rate, stream)
-        used = processor_s(pid)
-        for _ in range(max(1, round(seconds / BLOCK_S / 2))):
-            await load.block("direct", engine_url, BLOCK_S)
-            await load.block("gateway", gateway_url, BLOCK_S)
-        async with session.get(f"{gateway_url}/health") as response:
-            recording = (await response.json())["recording"]
-        used = processor_s(pid) - used
-    result: dict[str, Any] = {"num_requests": load.number, "num_failed": load.num_failed, "recording": recording}
-    for name, values in (*load.latencies.items(), ("overhead_header", load.overheads)):
-        p50, p99 = np.percentile(values, [50, 99])
-        result[name] = {"p50_ms": round(p50, 3), "p99_ms": round(p99, 3)}
-    for p in ("p50_ms", "p99_ms"):
-        result.setdefault("added", {})[p] = round(result["gateway"][p] - result["direct"][p], 3)
-        result.setdefault("ratio", {})[p] = round(result["gateway"][p] / result["direct"][p], 3)
-    result["gateway_processor_ms"] = round(used * 1000 / len(load.latencies["gateway"]), 3)
-    return result
+def resident_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def show(title: str, result: dict[str, Any]) -> None:
-    recording = result["recording"]
-    print(f"\n{title}: {result['num_requests']} requests, {result['num_failed']} failed, recording {recording}")
-    print(f"{'':18}{'p50 ms':>10}{'p99 ms':>10}")
-    for name in ("direct", "gateway", "added", "ratio", "overhead_header"):
-        print(f"{name.replace('_', ' '):18}{result[name]['p50_ms']:>10.2f}{result[name]['p99_ms']:>10.2f}")
-    print(f"gateway's processor time per request, recording included: {result['gateway_processor_ms']:.2f} ms")
+def latency_rows(title: str, made: Load, bounds: dict[float, float]) -> list[Row]:
+    """What each path adds, with the claims about the gateway; the direct path as it is."""
+    rows: list[Row] = []
+    for name in made.latencies:
+        for percent in (50, 99):
+            label = f"{title}: {name}{'' if name == 'direct' else ' adds'} p{percent}, ms"
+            if name == "gateway" and percent in bounds:
+                rows.append(at_most(label, made.added(name, percent), bounds[percent]))
+            else:
+                value = np.percentile(made.latencies[name], percent) if name == "direct" else made.added(name, percent)
+                rows.append(Row(label, f"{value:.2f}"))
+    return [*rows, exactly(f"{title}: failed of {made.num_sent}", made.num_failed, 0)]
+
+
+async def measure(options: argparse.Namespace, engine: str, plain: Urls, tokens: Urls, pid: int) -> list[Row]:
+    """Every part; `plain` and `tokens` hold the paths beside the direct one."""
+    tell(f"plain, {options.rate:g}/s")
+    used = processor_s(pid)
+    made = await at_a_rate({"direct": engine, **plain}, options.rate, options.seconds)
+    counts = await recording(plain["gateway"])
+    used = (processor_s(pid) - used) * 1000 / counts["stored"]
+    rows = latency_rows(f"{options.rate:g}/s", made, {50: 0.6, 99: 6.0})
+    rows.append(Row("gateway's processor time per exchange, recording included, ms", f"{used:.2f}"))
+    tell("with token ids")
+    made = await at_a_rate({"direct": engine, **tokens}, options.rate, options.seconds)
+    rows += latency_rows(f"{options.rate:g}/s, ids stripped", made, {50: 1.0, 99: 6.0})
+    tell("first bytes of one stream at a time")
+    made = await one_stream({"direct": engine, **plain}, STREAM_PAIRS)
+    rows += latency_rows("one stream, first byte", made, {50: 1.0})
+    tell(f"{options.capacity:g}/s")
+    async with load() as made:
+        await made.block("gateway", plain["gateway"], options.seconds / 2, options.capacity)
+    p50, p99 = np.percentile(made.latencies["gateway"], [50, 99])
+    rows.append(exactly(f"{options.capacity:g}/s: failed of {made.num_sent}", made.num_failed, 0))
+    rows.append(Row(f"{options.capacity:g}/s: p50 / p99, ms", f"{p50:.1f} / {p99:.1f}"))
+    for name, url in (("plain", plain["gateway"]), ("with ids", tokens["gateway"])):
+        counts = await recording(url)
+        rows.append(exactly(f"{name}: exchanges lost of {counts['stored']}", counts["lost"], 0))
+    return rows
+
+
+async def soak(minutes: float, url: str, pid: int) -> list[Row]:
+    """Mixed load; the first fifth warms up."""
+    samples: list[tuple[float, float]] = []
+    start = time.monotonic()
+
+    async def watch() -> None:
+        while True:
+            samples.append((time.monotonic() - start, resident_mb(pid)))
+            await asyncio.sleep(SAMPLE_S)
+
+    async with load() as made:
+        watching = asyncio.create_task(watch())
+        while time.monotonic() - start < minutes * 60:
+            await made.block("gateway", url, BLOCK_S, SOAK_RATE, stream=None)
+            made.latencies.clear()
+        watching.cancel()
+    counts = await recording(url)
+    kept = np.array([sample for sample in samples if sample[0] > minutes * 12])
+    slope, upper = slope_with_bound(kept[:, 0], kept[:, 1])
+    return [
+        at_most("memory growth, upper 95 %, MB per 10 minutes", upper * 600, 1.0, f"fitted {slope * 600:+.2f}"),
+        Row("resident memory, first / last, MB", f"{kept[0, 1]:.0f} / {kept[-1, 1]:.0f}"),
+        exactly(f"failed of {made.num_sent}", made.num_failed, 0),
+        exactly(f"exchanges lost of {counts['stored']}", counts["lost"], 0),
+    ]
+
+
+def slope_with_bound(times: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+    """Least-squares slope per second and the upper end of its 95 % interval.
+
+    Neighboring samples depend on each other: they are averaged in twelve stretches of time first.
+    """
+    from scipy import stats
+
+    parts = np.array_split(np.arange(len(times)), min(12, len(times)))
+    fit = stats.linregress([times[part].mean() for part in parts], [values[part].mean() for part in parts])
+    return float(fit.slope), float(fit.slope + stats.t.ppf(0.975, len(parts) - 2) * fit.stderr)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=float, default=200.0, help="requests per second")
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of each part, both paths together")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each path's share of a part")
+    parser.add_argument("--capacity", type=float, default=700.0, help="requests per second that must not fail")
+    parser.add_argument("--no-litellm", action="store_true", help="leave LiteLLM out")
+    parser.add_argument("--soak", type=float, default=0.0, help="minutes of mixed load instead, for memory")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        engine, engine_url = spawn(run_engine)
-        gateway, gateway_url = spawn(run_gateway, engine_url, Path(folder))
-        assert gateway.pid is not None
-        try:
-            time.sleep(2.0)
-            parts = {
-                title: asyncio.run(
-                    measure((engine_url, gateway_url), gateway.pid, options.rate, options.seconds, stream)
-                )
-                for title, stream in (("plain", False), ("stream, first byte", True))
-            }
-        finally:
-            for process in (gateway, engine):
-                process.terminate()
-                process.join()
-    report = {"rate": options.rate, "engine_ms": ENGINE_S * 1000, "parts": parts}
-    if options.json:
-        print(json.dumps(report, indent=1))
-    else:
-        for title, result in parts.items():
-            show(title, result)
+    machine = machine_facts()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        _, engine = stack.enter_context(spawned(run_engine))
+        with_ids, ids_url = stack.enter_context(spawned(run_gateway, engine, folder / "ids", True))
+        without, url = stack.enter_context(spawned(run_gateway, engine, folder / "plain", False))
+        for ready in (ids_url, url):
+            wait_ready(f"{ready}/health", 30.0)
+        if options.soak:
+            assert with_ids.pid is not None
+            report("gateway_soak", options, uvloop.run(soak(options.soak, ids_url, with_ids.pid)), machine)
+            return
+        plain = {"gateway": url}
+        if not options.no_litellm:
+            plain["LiteLLM"] = stack.enter_context(litellm(engine, folder))
+        assert without.pid is not None
+        rows = uvloop.run(measure(options, engine, plain, {"gateway": ids_url}, without.pid))
+        report("gateway", options, rows, machine)
 
 
 if __name__ == "__main__":
