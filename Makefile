@@ -18,7 +18,7 @@ lint: .venv/.test
 	$(BIN)/pyright
 
 # One benchmark: make bench NAME=overnight
-bench: .venv/.demo
+bench: .venv/.test
 ifdef NAME
 	$(BIN)/python benchmarks/$(NAME).py $(ARGS)
 else
