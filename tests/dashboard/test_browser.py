@@ -91,7 +91,7 @@ class Site:
     def paths(self) -> dict[str, str]:
         """Pages by the name of their screenshot."""
         client, ids = self.state.client, self.state.ids
-        found = {name: f"/{name}" for name in ("sessions", "feedback", "runs", "releases")}
+        found = {name: f"/{name}" for name in ("sessions", "feedback", "ledger", "imports", "keys", "runs", "releases")}
         found |= {"overview": "/", "parked": "/feedback?state=parked", "missing": "/runs/nope"}
         rows = client.get("/sessions.json").json()["data"]["rows"]
         if rows:
@@ -101,6 +101,9 @@ class Site:
             found |= {f"run-{name}": f"/runs/{ids[key]}" for name, key in (("v2", states.V2), ("now", "running"))}
             found |= {"refused": f"/verdicts/{ids['refused']}", "promoted": f"/verdicts/{ids[f'verdict {states.V3}']}"}
             found["judged"] = f"/exchanges/{ids[f'exchanges {states.V1}'][0][1]}"
+        if "picture" in ids:
+            found |= {name: f"/exchanges/{ids[name]}" for name in ("first", "second", "lost", "picture")}
+            found["examples"] = "/ledger?state=excluded&reason=text+only"
         if "exchanges" in ids:
             found |= {"run": f"/runs/{ids['run']}", "verdict": f"/verdicts/{ids['verdict']}"}
             found |= {f"session-{n}": f"/exchanges/{exchange}" for n, exchange in enumerate(ids["exchanges"])}
@@ -142,7 +145,7 @@ def watch(page, site: Site) -> list[str]:
     return seen
 
 
-@pytest.mark.parametrize("site", ["empty", "twelve", "waiting", "nights", "hostile"], indirect=True)
+@pytest.mark.parametrize("site", ["empty", "twelve", "waiting", "nights", "recorded", "hostile"], indirect=True)
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: f"{view[0]}-{view[1]}")
 def test_pages_draw_without_a_complaint(browser, site, view, pictures, request) -> None:
     scheme, width, height = view

@@ -232,6 +232,18 @@ def test_record_only_tells_what_text_is_good_for(recorded):
     assert "It needs exact tokens, and thumbs or outcomes." in page
 
 
+def test_the_ledger_says_which_share_of_the_sampled_tokens_may_train(recorded):
+    """38 tokens a reply by the upstream's count, none of them with ids: whatever the reasons, nothing may train."""
+    kept = recorded.client.get("/ledger.json").json()["data"]["kept"]
+    assert kept["sampled_tokens"] == 38 * (kept["exchanges"] - 1)  # one attempt brought no reply
+    assert (kept["share"], kept["kept_tokens"]) == (0.0, 0)
+    assert sum(line["tokens"] for line in kept["lost"]) == kept["sampled_tokens"]
+    assert (
+        f"0 % of {kept['sampled_tokens']} tokens sampled in the last 24 h may train"
+        in recorded.client.get("/ledger").text
+    )
+
+
 def test_a_session_names_branches_parts_source_and_why_it_would_not_train(recorded):
     client, ids = recorded.client, recorded.ids
     page = client.get(client.get(f"/exchanges/{ids['first']}").headers["location"]).text

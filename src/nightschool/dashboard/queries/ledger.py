@@ -7,6 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nightschool.curation.kept import kept_share
+from nightschool.dashboard.formatting import DAY_S
 from nightschool.dashboard.queries.material import CAP, decoded, facts_of, newest_exchanges, says
 from nightschool.dashboard.queries.scope import Scope, agents
 from nightschool.objectives.legality import Facts, Heard, heard_in, legal, standing
@@ -21,7 +23,7 @@ OPEN = "open"  # no run has looked at it, and the next one considers it
 def ledger_page(conn: sa.Connection, scope: Scope) -> Json:
     """Exchanges by state and reason, each counted once: by the newest run that looked at it.
 
-    A state and a reason in the URL ask for examples. At most 5 queries.
+    A state and a reason in the URL ask for examples. At most 6 queries.
     """
     known = agents(conn, scope.tenant)
     agent = scope.text("agent") or (known[0] if len(known) == 1 else None)
@@ -42,7 +44,15 @@ def ledger_page(conn: sa.Connection, scope: Scope) -> Json:
         "counts": counts | {"open": sum(line["exchanges"] for line in unseen)},
         "cap": CAP,
         "counted_at": counted["counted_at"],
+        "kept": None if agent is None else _kept(conn, scope, agent),
     }
+
+
+def _kept(conn: sa.Connection, scope: Scope, agent: str) -> Json:
+    """Which share of the tokens sampled in the last 24 hours may train, and what keeps the others from it."""
+    since = scope.now - DAY_S
+    key = ("kept", scope.tenant, agent)
+    return scope.kept.get(key, scope.now, lambda: kept_share(conn, scope.tenant, agent, since).as_json())
 
 
 def _lines(conn: sa.Connection, tenant: str, agent: str | None) -> Json:
