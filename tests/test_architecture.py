@@ -38,6 +38,8 @@ MANY_FIELDS = {
     "client.py Said": "the body of a feedback request",
     "curation/turns.py Turn": "what curation reads of an exchange, in one query",
     "engine/scheduler.py Scheduler": "the running batch and its counters",
+    "feedback/body.py FeedbackBody": "the body of a feedback request",
+    "feedback/values.py NewFeedback": "one judgement with everything said about it",
     "gateway/capture.py Capture": "everything seen of one exchange",
     "gateway/settings.py GatewaySettings": "what the gateway is told, one field a setting",
     "gateway/recorder.py Recorder": "the batch that waits, its thread, and how a capture is read",

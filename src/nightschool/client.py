@@ -19,29 +19,48 @@ from typing import Any, TypedDict, Unpack
 from nightschool.errors import InputError, MissingError, NightschoolError, RefusedError
 
 DEFAULT_URL = "http://127.0.0.1:8700"
-KINDS = ("thumb", "number", "text", "correction", "outcome")
+KINDS = ("thumb", "number", "category", "text", "correction", "preference", "outcome")
 TARGETS = ("exchange", "session", "external_key")
 TIMEOUT_S = 10.0
 NUM_TRIES = 4
 
 
 class Said(TypedDict, total=False):
-    """What `Client.feedback` takes: one target, at least one judgement, and what is known about it."""
+    """What `Client.feedback` takes: one target, at least one judgement, and what is known about it.
+
+    `turn` (1 is the first, or "last") narrows a session, `tool_call` (its position, 0 is the first, or its id) an
+    exchange or a turn. `scale` is a number's lowest and highest; `supersedes` the `id` of a former receipt.
+    """
 
     exchange: str  # the X-Nightschool-Exchange header, or the reply's own `id`
     session: str
     external_key: str
+    turn: int | str
+    tool_call: int | str
     thumb: bool
     number: float
+    scale: tuple[float, float]
+    category: str
     text: str
     correction: str | dict[str, Any]
+    preference: dict[str, Any]  # {"chosen": answer, "rejected": answer}
     outcome: Any
     name: str
     source: str
     author: str
     confidence: float
     observed_at: float
+    supersedes: str
+    evidence: str | dict[str, Any]
     idempotency_key: str
+
+
+class About(TypedDict, total=False):
+    """What a browser token is for: one exchange or session, and who will judge it."""
+
+    exchange: str
+    session: str
+    author: str
 
 
 class Client:
@@ -60,7 +79,7 @@ class Client:
 
         Raises: InputError, RefusedError (no permission), MissingError (nothing answers, also after retries).
         """
-        details = {key: value for key, value in said.items() if key not in KINDS}
+        details = {key: value for key, value in said.items() if key not in (*KINDS, "scale")}
         judgements = [(kind, said.get(kind)) for kind in KINDS if kind in said]
         if not judgements or sum(target in said for target in TARGETS) != 1:
             raise InputError(
@@ -68,21 +87,31 @@ class Client:
                 f"It needs one of {', '.join(TARGETS)}, and at least one of {', '.join(KINDS)}.",
                 "For example: feedback(exchange=response.id, thumb=True)",
             )
-        if len(judgements) > 1 and ("name" in details or "idempotency_key" in details):
+        if len(judgements) > 1 and not details.keys().isdisjoint(("name", "idempotency_key", "supersedes")):
             raise InputError(
                 "No feedback was sent.", "One name or key would stand for several judgements.", "Send them one by one."
             )
-        bodies = [
-            _encode({"idempotency_key": str(uuid.uuid4()), **details, "kind": kind, "value": value})
-            for kind, value in judgements
-        ]
-        return [self._post(body) for body in bodies]
+        bodies = []
+        for kind, value in judgements:
+            scale = {"scale": said["scale"]} if kind == "number" and "scale" in said else {}
+            bodies.append(
+                _encode({"idempotency_key": str(uuid.uuid4()), **details, **scale, "kind": kind, "value": value})
+            )
+        return [self._post("/v1/feedback", body) for body in bodies]
 
-    def _post(self, body: bytes) -> dict[str, Any]:
+    def browser_token(self, expires_in_s: float = 3600.0, **about: Unpack[About]) -> str:
+        """A token with which a web page can send thumbs and texts about one exchange or session, without a key.
+
+        Raises: InputError, RefusedError, MissingError.
+        """
+        body = _encode({**about, "expires_in_s": expires_in_s})
+        return self._post("/v1/feedback/tokens", body)["token"]
+
+    def _post(self, path: str, body: bytes) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        request = urllib.request.Request(f"{self.base_url}/v1/feedback", body, headers)
+        request = urllib.request.Request(f"{self.base_url}{path}", body, headers)
         why = ""
         for attempt in range(NUM_TRIES):
             if attempt:

@@ -187,7 +187,11 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """An outside judgement. `value` is a number, a bool (thumb up), a text or a JSON object by kind."""
+    """An outside judgement. `value` is a number, a bool (thumb up), a text or a JSON object by kind.
+
+    `scale` is (low, high) of a number. `turn` counts where a session's turn was named, `tool_call` is a position in
+    the reply (`tool_call_id` the name its sender gave); `supersedes` is the id of the item that this one replaces.
+    """
 
     id: str
     target_kind: TargetKind
@@ -202,6 +206,11 @@ class Feedback:
     received_at: float | None = None
     exchange_id: str | None = None
     session_id: str | None = None
+    scale: tuple[float, float] | None = None
+    turn: int | None = None
+    tool_call: int | None = None
+    tool_call_id: str | None = None
+    supersedes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,15 @@ def test_a_session_is_one_trajectory_and_only_sampled_tokens_are_marked(store: S
     assert [item.value for item in one.feedback] == [True]
 
 
+def test_kinds_that_judge_nothing_do_not_hide_those_that_do(store: Store) -> None:
+    first, second = record_session(store, "where is parcel 7", seed=1)
+    say(store, FeedbackKind.CATEGORY, "parcels", session="session-1")
+    say(store, THUMB, False, exchange=second)
+    one = only(load(store))
+    assert (one.exchange_ids, [item.value for item in one.feedback]) == ((second,), [False])
+    assert reasons(load(store)) == {first: "no feedback on this turn"}
+
+
 def test_feedback_that_came_later_than_as_of_is_not_seen(store: Store) -> None:
     record_session(store, "hello", seed=1)
     before = time.time()

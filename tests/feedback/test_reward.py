@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from nightschool.errors import TooLittleDataError
-from nightschool.feedback.reward import RewardRule, combine, outcome, pair
+from nightschool.feedback.reward import Reward, RewardRule, combine, judges, outcome, pair
 from nightschool.feedback.text import TextCalibrator, fit_text_calibrator
 from nightschool.types import Feedback, FeedbackKind, TargetKind
 
@@ -70,6 +72,23 @@ def test_text_alone_needs_the_calibrator(calibrator: TextCalibrator) -> None:
 def test_numbers_and_corrections_give_nothing_by_themselves() -> None:
     assert combine([said(FeedbackKind.NUMBER, 4)], RewardRule()).reason == "number without a scale"
     assert combine([said(FeedbackKind.CORRECTION, "say it so")], RewardRule()).value is None
+
+
+def test_kinds_that_are_no_verdict_are_ignored_and_never_misread() -> None:
+    on_scale = replace(said(FeedbackKind.NUMBER, 5), scale=(1.0, 5.0))
+    assert combine([on_scale], RewardRule()) == Reward(None, "number not calibrated")
+    mute = [
+        on_scale,
+        said(FeedbackKind.CATEGORY, "up"),
+        said(FeedbackKind.PREFERENCE, {"chosen": {"choice": 0}, "rejected": {"choice": 1}}),
+        said(FeedbackKind.CORRECTION, "say it so"),
+        said(OUTCOME, {"reopened": True}),
+    ]
+    assert combine(mute, RewardRule()).value is None
+    assert combine([*mute, said(THUMB, False)], RewardRule()) == Reward(0.0, "thumb")
+    assert [judges(item) for item in (*mute, said(THUMB, False), said(TEXT, "x"), said(OUTCOME, True))] == [
+        False, False, False, False, False, True, True, True,
+    ]  # fmt: skip
 
 
 def test_outcomes_are_read_strictly() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from nightschool.client import Client
 from nightschool.errors import InputError, MissingError, RefusedError
+from nightschool.feedback.settings import FeedbackSettings
 from nightschool.store import schema
 
 ASK = {"model": "shop", "messages": [{"role": "user", "content": "Hi"}]}
@@ -50,6 +51,47 @@ def test_client_in_one_line_by_every_name(gateway):
         ("correction", "Say the date.", True),
     ]
     assert len(listed(gateway, f"exchange={exchange}")) == 4
+
+
+def test_every_kind_and_target_in_one_line_each(gateway):
+    exchange = asked(gateway, Session="s1", **{"External-Key": "ticket-7"})
+    client = Client(gateway.url, gateway.admin)
+    said = [
+        {"exchange": exchange, "number": 4, "scale": (1, 5)},
+        {"exchange": exchange, "category": "wrong amount"},
+        {"session": "s1", "turn": 1, "preference": {"chosen": {"text": "Yes."}, "rejected": {"choice": 0}}},
+        {"session": "s1", "turn": "last", "thumb": False, "evidence": {"ticket": 9}},
+        {"external_key": "ticket-7", "outcome": {"success": False}, "source": "code"},
+    ]
+    receipts = [client.feedback(**one)[0] for one in said]
+    assert [receipt["exchange"] for receipt in receipts] == [exchange] * 5
+    fixed = client.feedback(exchange=exchange, number=2, scale=(1, 5), supersedes=receipts[0]["id"])[0]
+    status, _, reply = gateway.send("GET", "/v1/feedback?target=ticket-7")
+    reply = json.loads(reply)
+    assert status == 200
+    assert [row["kind"] for row in reply["feedback"]] == [
+        "number", "category", "preference", "thumb", "outcome", "number",
+    ]  # fmt: skip
+    assert [row["id"] for row in reply["current"]] == [*(r["id"] for r in receipts[1:]), fixed["id"]]
+    last = reply["feedback"][-1]
+    assert (last["value"], last["scale"], last["supersedes"]) == (2, [1.0, 5.0], receipts[0]["id"])
+    assert [row["turn"] for row in listed(gateway, "session=s1&turn=1")] == [1]
+    assert gateway.send("GET", "/v1/feedback?session=s1&turn=x")[0] == 400
+    assert gateway.send("GET", "/v1/feedback?session=s1&exchange=e")[0] == 400
+    assert gateway.send("GET", "/v1/feedback")[0] == 400
+
+
+def test_parked_feedback_shows_when_it_expires(open_gateway):
+    gateway = open_gateway(feedback=FeedbackSettings(parked_s=3600.0))
+    before = time.time()
+    assert post(gateway, {"exchange": "never", "kind": "thumb", "value": True})[0] == 202
+    [row] = listed(gateway, "state=parked")
+    assert before + 3600 <= row["expires_at"] <= time.time() + 3600
+    assert listed(gateway, "state=expired") == []
+    expire = schema.feedback.update().values(expires_at=before)
+    gateway.store.write(lambda conn: conn.execute(expire))
+    assert listed(gateway, "state=parked") == []
+    assert [(row["state"], row["value"]) for row in listed(gateway, "state=expired")] == [("expired", True)]
 
 
 def test_early_feedback_is_parked_visible_and_then_found(gateway):
@@ -126,6 +168,24 @@ def test_client_retries_count_once(gateway, monkeypatch):
         {"session": "s1"},
         {"exchange": None},
         {"source": "somebody"},
+        {"scale": [1]},
+        {"scale": [1, 1]},
+        {"scale": [2, 5]},
+        {"scale": [0, True]},
+        {"kind": "thumb", "value": True, "scale": [0, 1]},
+        {"kind": "category", "value": ""},
+        {"kind": "category", "value": 3},
+        {"kind": "preference", "value": {"chosen": {"choice": 0}}},
+        {"kind": "preference", "value": {"chosen": {"choice": 0}, "rejected": {"choice": 0}}},
+        {"kind": "preference", "value": {"chosen": {"choice": True}, "rejected": {"text": "x"}}},
+        {"kind": "preference", "value": {"chosen": "better", "rejected": {"text": "x"}}},
+        {"turn": 1},
+        {"exchange": None, "session": "s", "turn": 0},
+        {"exchange": None, "session": "s", "tool_call": 0},
+        {"tool_call": -1},
+        {"tool_call": ""},
+        {"supersedes": "nope"},
+        {"evidence": 3},
         {"unknown": 1},
     ],
 )

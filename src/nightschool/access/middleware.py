@@ -15,10 +15,14 @@ LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
 class SameSiteOnly:
-    """ASGI middleware: the Host allow-list and the Origin check. `allowed` adds names without port."""
+    """ASGI middleware: the Host allow-list and the Origin check. `allowed` adds names without port.
 
-    def __init__(self, app: ASGIApp, allowed: tuple[str, ...] = ()) -> None:
+    Pages of any origin may use the paths in `open_to_pages`: their routes ask for what no other page can know.
+    """
+
+    def __init__(self, app: ASGIApp, allowed: tuple[str, ...] = (), open_to_pages: tuple[str, ...] = ()) -> None:
         self.app = app
+        self.open_to_pages = frozenset(open_to_pages)
         self.names = LOOPBACK_NAMES | {name.lower() for name in allowed}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,6 +45,8 @@ class SameSiteOnly:
         host = hosts[0].decode("latin-1").lower()
         if _name(host) not in self.names:
             return "This Host is not one of ours. Add it to `allowed_hosts` below [gateway] in nightschool.toml."
+        if scope.get("path") in self.open_to_pages:
+            return None
         headers = dict(scope["headers"])
         origin = headers.get(b"origin")
         if origin is not None and not _same_origin(origin.decode("latin-1"), host):

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from nightschool.curation.turns import Turn, load_turns
 from nightschool.feedback.record import load_feedback
+from nightschool.feedback.reward import judges
 from nightschool.objectives.legality import RETRIED, SIDE_BRANCH
 from nightschool.store.matching import content_text
 from nightschool.store.tree import load_branch
@@ -118,7 +119,8 @@ def _of_session(
     for item in feedback:
         if item.exchange_id is not None:
             by_exchange[item.exchange_id].append(item)
-    whole = main and (about_session or not any(turn.id in by_exchange for turn in main))
+    judged = {exchange_id for exchange_id, items in by_exchange.items() if any(map(judges, items))}
+    whole = main and (any(map(judges, about_session)) or not any(turn.id in judged for turn in main))
     found: list[Trajectory] = []
     left_out: list[LeftOut] = []
     if whole:

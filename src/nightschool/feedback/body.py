@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nightschool.errors import InputError
-from nightschool.types import FeedbackKind, Json, TargetKind
+from nightschool.feedback.values import NewFeedback, checked_scale, checked_value, is_plain, wrong
+from nightschool.store.targets import LAST
+from nightschool.types import FeedbackKind, TargetKind
 
 CLOCK_SKEW_S = 300.0
-MAX_TEXT_CHARS = 65_536
+NAMES = (TargetKind.EXCHANGE, TargetKind.SESSION, TargetKind.EXTERNAL_KEY)
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
-
-
-@dataclass(frozen=True, slots=True)
-class NewFeedback:
-    """Feedback as its sender gave it. `observed_at` and `key` are `None` where the sender gave none."""
-
-    target_kind: TargetKind
-    target_id: str
-    kind: FeedbackKind
-    value: Any
-    name: str
-    source: str = "end_user"
-    author: str | None = None
-    confidence: float | None = None
-    observed_at: float | None = None
-    key: str | None = None
+Position = Annotated[int, Field(ge=0, lt=10_000)]
 
 
 class FeedbackBody(BaseModel):
@@ -41,13 +25,18 @@ class FeedbackBody(BaseModel):
     exchange: Name | None = None
     session: Name | None = None
     external_key: Name | None = None
-    kind: Literal["number", "thumb", "text", "correction", "outcome"]
+    turn: Annotated[int, Field(ge=1, lt=100_000)] | Literal["last"] | None = None
+    tool_call: Position | Name | None = None
+    kind: Literal["number", "thumb", "category", "text", "correction", "preference", "outcome"]
     value: Any
+    scale: Any = None
     name: Name | None = None
     source: Literal["end_user", "operator", "annotator", "code", "judge", "implicit"] = "end_user"
     author: Name | None = None
     confidence: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     observed_at: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
+    supersedes: Name | None = None
+    evidence: Any = None
     idempotency_key: Name | None = None
 
 
@@ -61,62 +50,44 @@ def read_feedback(body: object, now: float) -> NewFeedback:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise _wrong(f"{where}: {first['msg']}") from error
-    named = [(kind, getattr(given, kind.value, None)) for kind in TargetKind]
-    targets = [(kind, target) for kind, target in named if target is not None]
-    if len(targets) != 1:
-        raise _wrong(f"exactly one of exchange, session and external_key names the target, not {len(targets)}")
+        raise wrong(f"{where}: {first['msg']}") from error
     if given.observed_at is not None and given.observed_at > now + CLOCK_SKEW_S:
-        raise _wrong("observed_at lies in the future (it is in seconds since 1970, UTC)")
+        raise wrong("observed_at lies in the future (it is in seconds since 1970, UTC)")
+    if given.evidence is not None and not (isinstance(given.evidence, dict | str) and is_plain(given.evidence)):
+        raise wrong("evidence: it is a text or an object")
     kind = FeedbackKind(given.kind)
+    target_kind, target_id = _target(given)
+    value = checked_value(kind, given.value)
     return NewFeedback(
-        target_kind=targets[0][0],
-        target_id=targets[0][1],
+        target_kind=target_kind,
+        target_id=target_id,
         kind=kind,
-        value=_value(kind, given.value),
+        value=value,
         name=given.name or given.kind,
         source=given.source,
         author=given.author,
         confidence=given.confidence,
         observed_at=given.observed_at,
         key=given.idempotency_key,
+        scale=checked_scale(kind, value, given.scale),
+        turn=LAST if given.turn == "last" else given.turn,
+        tool_call=given.tool_call,
+        supersedes=given.supersedes,
+        evidence=given.evidence,
     )
 
 
-def _value(kind: FeedbackKind, value: Any) -> Any:
-    """The value in its kind's own type. A number that is none (NaN, infinity) is refused, never stored."""
-    if kind == FeedbackKind.NUMBER:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise _wrong("value: a number is a finite number")
-        return value
-    if kind == FeedbackKind.THUMB:
-        thumb = {"up": True, "down": False}.get(value) if isinstance(value, str) else value
-        if not isinstance(thumb, bool):
-            raise _wrong('value: a thumb is true, false, "up" or "down"')
-        return thumb
-    if kind == FeedbackKind.TEXT:
-        return _text(value)
-    if kind == FeedbackKind.CORRECTION:
-        return value if isinstance(value, dict) and value and _is_plain(value) else _text(value)
-    if value is None or not _is_plain(value):
-        raise _wrong("value: an outcome is a boolean, a finite number, a string or an object of those")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > MAX_TEXT_CHARS:
-        raise _wrong(f"value: a text has 1 to {MAX_TEXT_CHARS} characters")
-    return value
-
-
-def _is_plain(value: Json | Any) -> bool:
-    """Whether every number in `value` is finite."""
-    if isinstance(value, dict):
-        return all(_is_plain(item) for item in value.values())
-    if isinstance(value, list):
-        return all(_is_plain(item) for item in value)
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def _wrong(why: str) -> InputError:
-    return InputError("The feedback was not taken.", f"{why[0].upper()}{why[1:]}.", "Correct it and send it again.")
+def _target(given: FeedbackBody) -> tuple[TargetKind, str]:
+    named = [(kind, getattr(given, kind.value)) for kind in NAMES if getattr(given, kind.value) is not None]
+    if len(named) != 1:
+        raise wrong(f"exactly one of exchange, session and external_key names the target, not {len(named)}")
+    kind, name = named[0]
+    if given.turn is not None:
+        if kind != TargetKind.SESSION:
+            raise wrong("turn: it counts the turns of a `session`; an `exchange` is one turn by itself")
+        kind = TargetKind.TURN
+    if given.tool_call is not None:
+        if kind not in (TargetKind.EXCHANGE, TargetKind.TURN):
+            raise wrong("tool_call: it needs the `exchange`, or the `session` and the `turn`, that made the call")
+        kind = TargetKind.TOOL_CALL
+    return kind, name

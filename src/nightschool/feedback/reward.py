@@ -14,6 +14,7 @@ from nightschool.types import Feedback, FeedbackKind
 NO_FEEDBACK = "no feedback"
 NOT_CALIBRATED = "text not calibrated"
 NO_SCALE = "number without a scale"
+NO_MEANING = "number not calibrated"
 UNCLEAR = "feedback without a verdict"
 DISAGREE = "judgements disagree"
 
@@ -46,7 +47,8 @@ def combine(judgements: Sequence[Feedback], rule: RewardRule) -> Reward:
     """The strongest kind decides: an outcome, else the thumbs, else the texts. Silence is `None`, not 0.
 
     Several thumbs are independent votes of known accuracy (8.2 of the specification): the log-odds add
-    up. Without a measured noise rate disagreeing thumbs cannot be weighed, and give nothing.
+    up. Without a measured noise rate disagreeing thumbs cannot be weighed, and give nothing. Where a number lies on
+    its scale is no probability of success; categories, corrections and preferences are none either.
     """
     current = current_view(judgements)
     for found in reversed(_of(current, FeedbackKind.OUTCOME)):
@@ -60,9 +62,17 @@ def combine(judgements: Sequence[Feedback], rule: RewardRule) -> Reward:
         return Reward(float(rule.calibrator.probabilities(["\n".join(texts)])[0]), f"text ({rule.calibrator.version})")
     if texts:
         return Reward(None, NOT_CALIBRATED)
-    if _of(current, FeedbackKind.NUMBER):
-        return Reward(None, NO_SCALE)
+    numbers = _of(current, FeedbackKind.NUMBER)
+    if numbers:
+        return Reward(None, NO_SCALE if any(f.scale is None for f in numbers) else NO_MEANING)
     return Reward(None, UNCLEAR if current else NO_FEEDBACK)
+
+
+def judges(item: Feedback) -> bool:
+    """Whether an item can decide about success: a readable outcome, a thumb or a text."""
+    if item.kind == FeedbackKind.OUTCOME:
+        return outcome(item.value) is not None
+    return item.kind in (FeedbackKind.THUMB, FeedbackKind.TEXT)
 
 
 def outcome(value: Any) -> float | None:

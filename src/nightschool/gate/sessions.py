@@ -13,7 +13,7 @@ from nightschool.rendering.toolcalls import parse_reply, write_calls
 from nightschool.store import schema
 from nightschool.store.blobs import get_blobs
 from nightschool.store.tree import with_content
-from nightschool.types import FeedbackKind, Json, Purpose
+from nightschool.types import FeedbackKind, Json, Purpose, TargetKind
 
 UNREPORTED = "no outcome was reported"
 
@@ -140,7 +140,7 @@ def _outcomes(conn: sa.Connection, tenant: str, exam_id: str, as_of: float) -> d
     query = (
         sa.select(f.c.session_id, f.c.value)
         .where(f.c.tenant == tenant, f.c.kind == FeedbackKind.OUTCOME, f.c.received_at <= as_of)
-        .where(f.c.session_id.in_(_session_ids(tenant, exam_id)))
+        .where(f.c.session_id.in_(_session_ids(tenant, exam_id)), f.c.target_kind != TargetKind.TOOL_CALL)
         .order_by(f.c.received_at, f.c.id)
     )
     read = [(row.session_id, outcome(row.value)) for row in conn.execute(query)]

@@ -20,8 +20,8 @@ from nightschool.gateway.dialects.chat import CHAT
 from nightschool.gateway.dialects.completions import COMPLETIONS
 from nightschool.gateway.dialects.messages import MESSAGES
 from nightschool.gateway.dialects.responses import RESPONSES
-from nightschool.gateway.feedback_routes import FeedbackRoutes
 from nightschool.gateway.fidelity import Grader
+from nightschool.gateway.hearing import OPEN_TO_PAGES, feedback_routes
 from nightschool.gateway.proxy import Proxy
 from nightschool.gateway.recorder import Recorder
 from nightschool.gateway.settings import GatewaySettings
@@ -47,7 +47,6 @@ def build_app(
     aliases = AliasTable(store, settings.agent, settings.upstream.any_model)
     proxy = Proxy(engine_client, aliases, recorder, settings)
     status = StatusRoutes(proxy)
-    feedback = FeedbackRoutes(store, settings.access)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -62,13 +61,12 @@ def build_app(
         routes=[
             *(Route(dialect.path, proxy.route(dialect), methods=["POST"]) for dialect in DIALECTS),
             Route(COUNT_PATH, TokenCounter(proxy).post, methods=["POST"]),
-            Route("/v1/feedback", feedback.post, methods=["POST"]),
-            Route("/v1/feedback", feedback.get, methods=["GET"]),
+            *feedback_routes(store, settings),
             Route("/v1/models", status.models),
             Route("/health", status.health),
             *routes,
         ],
-        middleware=[Middleware(SameSiteOnly, allowed=settings.allowed_hosts)],
+        middleware=[Middleware(SameSiteOnly, allowed=settings.allowed_hosts, open_to_pages=OPEN_TO_PAGES)],
         lifespan=lifespan,
     )
     app.state.access = settings.access

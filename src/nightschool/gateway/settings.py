@@ -8,6 +8,7 @@ from pathlib import Path
 from nightschool.access.identity import Access
 from nightschool.access.privacy import Privacy
 from nightschool.errors import ConfigError
+from nightschool.feedback.settings import FeedbackSettings
 from nightschool.upstream.settings import UpstreamSettings
 
 # Whether the final byte of a reply waits until its exchange is stored: no, yes, no and the store is in no hurry.
@@ -38,6 +39,7 @@ class GatewaySettings:
     max_queue_bytes: int = 256 * 2**20
     allowed_hosts: tuple[str, ...] = ()
     privacy: Privacy = field(default_factory=Privacy)
+    feedback: FeedbackSettings = field(default_factory=FeedbackSettings)
 
     def __post_init__(self) -> None:
         if self.durability not in DURABILITY_MODES:

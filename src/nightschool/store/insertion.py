@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from nightschool.store.blobs import put_hashed
 from nightschool.store.bodies import MESSAGE, TOOLS, Body, Segment, put_bodies, scan
 from nightschool.store.memo import Memo, recall, remember
-from nightschool.store.parked import match_parked_many
+from nightschool.store.parked import match_feedback
 from nightschool.store.prepared import insert_into
 from nightschool.store.prompts import prompt_columns
 from nightschool.store.records import Record
@@ -62,7 +62,7 @@ def insert_exchanges(conn: sa.Connection, tenant: str, records: Sequence[Record]
         row |= _placed(item, place) | prompt_columns(item.record, place.parent)
         waiting.add(item, row, place)
     waiting.write()
-    match_parked_many(conn, tenant, records, places)
+    match_feedback(conn, tenant, list(zip(records, places, strict=True)))
     remember(conn, memo)
     return [record.id for record in records]
 

@@ -210,7 +210,9 @@ choices = Table(
     PrimaryKeyConstraint("tenant", "exchange_id", "index"),
 )
 
-# Append-only. `state`: matched (target found) or parked (not yet).
+# Append-only. `state`: matched (target found), parked (not yet), refused (an exam's).
+# `turn` counts the turns of a session that is named, -1 is its newest; `tool_call` is a position in the reply,
+# `tool_call_id` the name its sender gave. Beyond `expires_at` a parked row is not waited for.
 feedback = Table(
     "feedback",
     metadata,
@@ -232,6 +234,9 @@ feedback = Table(
     Column("received_at", Float, nullable=False),
     Column("scale", JSON),  # [low, high] of a number
     Column("tool_call_id", String),
+    Column("tool_call", Integer),
+    Column("turn", Integer),
+    Column("expires_at", Float),
     Column("supersedes", String),
     Column("evidence", JSON),
     Column("key_id", String),
@@ -241,6 +246,7 @@ feedback = Table(
     Index("feedback_session", "tenant", "session_id", "exchange_id", "state", "kind"),
     Index("feedback_parked", "tenant", "state", "target_id"),
     Index("feedback_recent", "tenant", "received_at"),
+    Index("feedback_supersedes", "tenant", "supersedes"),
 )
 
 datasets = Table(

@@ -14,7 +14,8 @@ UP, DOWN, SILENT = "up", "down", "silent"
 def thumb_scores(tenant: str, session_ids: Sequence[str] | sa.Select | None = None) -> sa.Subquery:
     """(session_id, score, num_thumbs, last_at) of every session with a thumb, or of `session_ids` alone.
 
-    The last thumb of each author counts; ups count one, downs minus one. A session is up when `score` is
+    The last thumb of each author counts, unless something supersedes it; those on single tool calls do not. Ups count
+    one, downs minus one. A session is up when `score` is
     above zero; authors who disagree evenly leave it at zero, which counts as down.
     """
     f = feedback.c
@@ -22,8 +23,15 @@ def thumb_scores(tenant: str, session_ids: Sequence[str] | sa.Select | None = No
     rank = sa.func.row_number().over(
         partition_by=author, order_by=(f.observed_at.desc(), f.received_at.desc(), f.id.desc())
     )
-    rows = sa.select(f.session_id, is_up().label("up"), f.observed_at, rank.label("rank")).where(
-        f.tenant == tenant, f.kind == "thumb", f.state == "matched", f.session_id.is_not(None)
+    later = feedback.alias("later")
+    replaced = sa.exists().where(later.c.tenant == f.tenant, later.c.supersedes == f.id)
+    columns = (f.session_id, is_up().label("up"), f.observed_at, rank.label("rank"), replaced.label("replaced"))
+    rows = sa.select(*columns).where(
+        f.tenant == tenant,
+        f.kind == "thumb",
+        f.state == "matched",
+        f.session_id.is_not(None),
+        f.target_kind != "tool_call",
     )
     if session_ids is not None:
         rows = rows.where(f.session_id.in_(session_ids))
@@ -35,7 +43,7 @@ def thumb_scores(tenant: str, session_ids: Sequence[str] | sa.Select | None = No
             sa.func.count().label("num_thumbs"),
             sa.func.max(last.c.observed_at).label("last_at"),
         )
-        .where(last.c.rank == 1)
+        .where(last.c.rank == 1, ~last.c.replaced)
         .group_by(last.c.session_id)
         .subquery("thumb_scores")
     )

@@ -1,0 +1,23 @@
+"""Every way by which feedback comes in, as routes."""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+
+from nightschool.gateway.browser_routes import BROWSER_PATH, BrowserRoutes
+from nightschool.gateway.feedback_routes import FeedbackRoutes
+from nightschool.gateway.settings import GatewaySettings
+from nightschool.store.database import Store
+
+OPEN_TO_PAGES = (BROWSER_PATH,)
+
+
+def feedback_routes(store: Store, settings: GatewaySettings) -> list[Route]:
+    feedback = FeedbackRoutes(store, settings.access, settings.feedback)
+    browser = BrowserRoutes(store, settings.access, settings.feedback)
+    return [
+        Route("/v1/feedback", feedback.post, methods=["POST"]),
+        Route("/v1/feedback", feedback.get, methods=["GET"]),
+        Route("/v1/feedback/tokens", browser.mint, methods=["POST"]),
+        Route(BROWSER_PATH, browser.post, methods=["POST", "OPTIONS"]),
+    ]
