@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from nightschool.gateway.dialects.sse import load_json
 from nightschool.gateway.recorder import Recorder
 from nightschool.gateway.replies import refuse
+from nightschool.store.attachments import restore
 from nightschool.store.bodies import get_body
 from nightschool.store.database import Store
 from nightschool.store.exchanges import find_exchange, load_exchange
@@ -46,4 +47,5 @@ def _load(store: Store, response_id: str) -> tuple[Json, ...] | None:
         named = (exchanges.c.tenant == store.tenant, exchanges.c.id == exchange.id)
         body = conn.execute(sa.select(exchanges.c.request_body).where(*named)).scalar_one()
         instructed = bool(load_json(get_body(conn, store.tenant, body)).get("instructions"))
-    return (*exchange.messages[instructed:], exchange.choices[0].message)
+        said = [*exchange.messages[instructed:], exchange.choices[0].message]
+        return tuple(restore(conn, store.tenant, said))

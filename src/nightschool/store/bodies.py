@@ -22,13 +22,15 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from nightschool.errors import StoreError
+from nightschool.store.attachments import MIN_CHARS, RUN
 from nightschool.store.blobs import get_blob, get_blobs, put_hashed
 from nightschool.store.memo import Memo
 from nightschool.store.prepared import Prepared, insert_into
 from nightschool.store.schema import bodies
 from nightschool.store.tree import Node, load_spelled
 
-MESSAGE, TOOLS = "messages", "tools"
+MESSAGE, TOOLS, ATTACHMENT = "messages", "tools", "attachment"
+MESSAGE_KEYS = (MESSAGE, "input")  # the second in OpenAI Responses
 WORTH_SHARING = 48  # a reference takes 33 bytes
 LITERAL, REFERENCE, PAGE, BRANCH = 0, 1, 2, 3
 DIGEST_BYTES = 32
@@ -45,7 +47,7 @@ _decoder = json.JSONDecoder()
 
 
 class Segment(NamedTuple):
-    """A stretch of a body. `kind` is "messages" or "tools" for what may be shared, else empty."""
+    """A stretch of a body. `kind` is "messages", "tools" or "attachment" for what may be shared, else empty."""
 
     data: bytes
     kind: str = ""
@@ -122,11 +124,23 @@ def scan(raw: bytes) -> list[Segment]:
     try:
         for start, end, kind in _spans(text):
             segments.append(Segment(text[done:start].encode()))
-            segments.append(Segment(text[start:end].encode(), kind))
+            segments += cut(text[start:end].encode(), kind)
             done = end
     except (ValueError, IndexError, RecursionError):
         pass
     return [*segments, Segment(text[done:].encode())]
+
+
+def cut(raw: bytes, kind: str = "") -> list[Segment]:
+    """`raw` as one segment; where it holds images or files, these apart and what is between them."""
+    if len(raw) < MIN_CHARS:
+        return [Segment(raw, kind)]
+    segments: list[Segment] = []
+    done = 0
+    for run in RUN.finditer(raw):
+        segments += (Segment(raw[done : run.start()]), Segment(run[0], ATTACHMENT))
+        done = run.end()
+    return [*segments, Segment(raw[done:], "" if segments else kind)]
 
 
 def _spans(text: str) -> Iterator[tuple[int, int, str]]:
@@ -135,7 +149,7 @@ def _spans(text: str) -> Iterator[tuple[int, int, str]]:
     while text[at] != "}":
         key, at = _decoder.raw_decode(text, at)
         at = _enter(text, _skip(text, at), ":")
-        if key == MESSAGE and text[at] == "[":
+        if key in MESSAGE_KEYS and text[at] == "[":
             at = _skip(text, at + 1)
             while text[at] != "]":
                 _, end = _decoder.raw_decode(text, at)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
+from nightschool.store.attachments import MIN_CHARS, lift
 from nightschool.store.blobs import put_hashed
-from nightschool.store.bodies import MESSAGE, TOOLS, Body, Segment, put_bodies, scan
+from nightschool.store.bodies import MESSAGE, TOOLS, Body, Segment, cut, put_bodies, scan
 from nightschool.store.memo import Memo, recall, remember
 from nightschool.store.parked import match_feedback
 from nightschool.store.prepared import insert_into
@@ -47,7 +48,9 @@ def insert_exchanges(conn: sa.Connection, tenant: str, records: Sequence[Record]
     Units: see `benchmarks/store.py`. The rows written depend on the new messages alone.
     """
     memo = recall(conn)
-    parsed = [_parse(tenant, record, memo) for record in records]
+    attached: dict[str, bytes] = {}
+    parsed = [_parse(tenant, _lifted(record, attached), memo) for record in records]
+    put_hashed(conn, tenant, attached, memo.blobs)
     put_nodes(conn, tenant, [node for item in parsed for node in (*item.nodes, *item.replies)], memo)
     rows = [_facts(tenant, item) for item in parsed]
     _put_bodies(conn, tenant, parsed, rows, memo)
@@ -127,6 +130,15 @@ def _asks(item: _Parsed) -> set[tuple[str, str | bytes]]:
     return asks
 
 
+def _lifted(record: Record, attached: dict[str, bytes]) -> Record:
+    """The record with references in place of the images and files in its messages."""
+    if len(record.request_body) + len(record.reply_body or b"") < MIN_CHARS:
+        return record
+    messages = tuple(lift(message, attached) for message in record.messages)
+    choices = tuple(replace(choice, message=lift(choice.message, attached)) for choice in record.choices)
+    return replace(record, messages=messages, choices=choices)
+
+
 def _parse(tenant: str, record: Record, memo: Memo) -> _Parsed:
     segments = scan(record.request_body)
     spelled = [segment.data for segment in segments if segment.kind == MESSAGE]
@@ -145,7 +157,7 @@ def _put_bodies(conn: sa.Connection, tenant: str, parsed: Sequence[_Parsed], row
     for at in answered:
         record = parsed[at].record
         raw = record.reply_body or b""
-        replies.append(Body(record.timing.started_at, raw, [Segment(raw)]))
+        replies.append(Body(record.timing.started_at, raw, cut(raw)))
     keys = put_bodies(conn, tenant, [*requests, *replies], memo)
     for row, key in zip(rows, keys[: len(rows)], strict=True):
         row["request_body"] = key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ KEEP_ALIVE_S = 2.0
 CONNECT_RETRIES = 2
 BUSY_RETRIES = 6
 RETRY_PAUSE_S = 0.1
+LARGE_BYTES = 2**20
 JSON_BODY = {"content-type": "application/json"}
 
 
@@ -186,12 +188,14 @@ class EngineClient:
         except orjson.JSONDecodeError:
             return response.status, raw.decode("utf-8", "replace")
 
-    async def _send(self, method: str, path: str, **request: Any) -> aiohttp.ClientResponse:
+    async def _send(self, method: str, path: str, data: bytes | None, **request: Any) -> aiohttp.ClientResponse:
         """The response's head. Connecting is tried again, since nothing was sent; everything later is not."""
         session = self._open()
         for attempt in range(CONNECT_RETRIES + 1):
             try:
-                return await session.request(method, self.base_url + path, **request)
+                # A large body goes out in pieces, so that other requests go on meanwhile.
+                body = io.BytesIO(data) if data is not None and len(data) > LARGE_BYTES else data
+                return await session.request(method, self.base_url + path, data=body, **request)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                 if attempt == CONNECT_RETRIES:
                     raise UpstreamError(
