@@ -85,6 +85,9 @@ def _work(conn: sa.Connection, keeper: Shopkeeper, at: float) -> Json:
     reply = {"role": "assistant", "content": "I read the failing test first."}
     longer = [*history, reply, {"role": "user", "content": "Go on."}]
     second = _said(keeper, longer, "The clock was frozen; fixed.", caller, at + 60, flags=("usage_missing",))
+    call = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+    spoken = {**second.choices[0].message, "tool_calls": [call]}
+    second = replace(second, choices=(replace(second.choices[0], message=spoken),))
     ids["second"] = insert_exchange(conn, keeper.tenant, second)
     title = [{"role": "system", "content": "Write a title."}, {"role": "user", "content": "Make the tests pass."}]
     named = _said(keeper, title, "Failing tests", caller, at + 5, branch=Branch.TITLE)
@@ -99,6 +102,17 @@ def _work(conn: sa.Connection, keeper: Shopkeeper, at: float) -> Json:
     right = {"role": "assistant", "content": "Freeze it in one fixture only."}
     for kind, value in (("thumb", True), ("correction", right), ("text", "good, but say where")):
         keeper.say(conn, {"exchange": ids["second"], "kind": kind, "value": value, "author": "dev-1"}, at + HOUR)
+    for kind, value, more in (
+        ("thumb", False, {"author": "dev-9"}),
+        ("thumb", True, {"author": "dev-9"}),
+        ("category", "too vague", {"name": "fault", "author": "ines", "source": "annotator"}),
+        ("number", 4, {"name": "stars", "scale": [1, 5], "author": "ines"}),
+        ("preference", {"chosen": {"text": "Fixed."}, "rejected": {"choice": 1}}, {"author": "ines"}),
+        ("text", "this call was not needed", {"name": "call", "tool_call": 0, "author": "ines"}),
+    ):
+        at += 60
+        keeper.say(conn, {"exchange": ids["second"], "kind": kind, "value": value, **more}, at + 2 * HOUR)
+    keeper.say(conn, {"session": "run-1", "turn": 1, "kind": "text", "value": "a good start", "author": "ines"}, at)
     return ids | {"import": new_id()}
 
 

@@ -1,5 +1,6 @@
 """The ledger: every exchange once, under its reason; and what the material is good for, against pure counting."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 from html import unescape
@@ -268,6 +269,40 @@ def test_a_session_names_branches_parts_source_and_why_it_would_not_train(record
     assert "usage missing" in second
     lost = client.get(client.get(f"/exchanges/{ids['lost']}").headers["location"]).text
     assert "upstream error 529" in lost
+
+
+def test_every_kind_of_feedback_is_shown_with_what_replaced_it(recorded):
+    page = recorded.client.get(recorded.client.get(f"/exchanges/{recorded.ids['second']}").headers["location"]).text
+    text = " ".join(re.sub(r"<[^>]+>", " ", unescape(page)).split())
+    for told in (
+        "fault too vague",
+        "stars 4 from 1 to 5",
+        "prefers Fixed. to choice 1",
+        "this call was not needed about call 1",
+        "a good start about turn 1",
+        "should be Freeze it in one fixture only.",
+    ):
+        assert told in text, told
+    assert text.count("replaced by a later one") == 1  # dev-9 thought again
+    listed = recorded.client.get("/feedback").text
+    for told in ("categories", "preferences", "about call 1"):
+        assert told in listed
+
+
+def test_parked_feedback_tells_how_long_it_is_waited_for(recorded):
+    def show() -> str:
+        return " ".join(re.sub(r"<[^>]+>", " ", recorded.client.get("/feedback?state=parked").text).split())
+
+    f = schema.feedback.c
+    parked = schema.feedback.update().where(f.state == "parked")
+    assert re.search(r"parked external key ticket-77, waited for 8\d d more", show())  # 90 days, sent a day ago
+    with recorded.store.read() as conn:
+        until = conn.scalar(sa.select(f.expires_at).where(f.state == "parked"))
+    recorded.store.write(lambda conn: conn.execute(parked.values(expires_at=NOW / 2)))
+    try:
+        assert "expired external key ticket-77, no longer waited for" in show()
+    finally:
+        recorded.store.write(lambda conn: conn.execute(parked.values(expires_at=until)))
 
 
 def test_images_are_told_and_never_drawn_and_long_texts_are_paged(recorded):

@@ -6,13 +6,6 @@ from nightschool.dashboard.formatting import count, duration, later, number, plu
 from nightschool.types import Json
 
 OUTCOMES = {"up": "Went well", "down": "Failed", "silent": "Silent"}
-KINDS = {
-    "thumb": "thumb",
-    "text": "text",
-    "correction": "correction",
-    "number": "number",
-    "outcome": "outcome",
-}
 STATES = {"running": "is running", "done": "is done", "interrupted": "was interrupted", "failed": "failed"}
 
 

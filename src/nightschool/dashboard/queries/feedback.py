@@ -11,7 +11,7 @@ from nightschool.types import Json
 
 PAGE_ROWS = 50
 COUNT_CAP = 10_000
-STATES = ("all", "up", "down", "text", "correction", "outcome", "number", "parked")
+STATES = ("all", "up", "down", "text", "correction", "preference", "category", "outcome", "number", "parked")
 
 
 def feedback_list(conn: sa.Connection, scope: Scope) -> Json:
@@ -43,7 +43,8 @@ def _page(scope: Scope, state: str) -> sa.Select:
     )
     query = sa.select(
         f.id, f.kind, f.name, f.value, f.state, f.source, f.author, f.confidence, f.observed_at, f.received_at,
-        f.target_kind, f.target_id, f.session_id, f.exchange_id, s.agent, s.preview, s.first_at, s.purpose,
+        f.target_kind, f.target_id, f.scale, f.origin, f.supersedes, f.turn, f.tool_call, f.tool_call_id,
+        f.expires_at, f.session_id, f.exchange_id, s.agent, s.preview, s.first_at, s.purpose,
         sa.func.coalesce(e.policy_version, s.policy_version).label("policy_version"), e.started_at,
     ).select_from(about)  # fmt: skip
     query = query.where(f.tenant == scope.tenant, *_of_state(state))

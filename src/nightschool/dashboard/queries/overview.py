@@ -176,7 +176,7 @@ def _heard(conn: sa.Connection, scope: Scope, agent: str) -> list[Json]:
         name = kind if up is None else ("thumb up" if up else "thumb down")
         days = found.setdefault(name, [0] * HEARD_DAYS)
         days[HEARD_DAYS - 1 - max(0, min(days_ago, HEARD_DAYS - 1))] += number
-    order = ["thumb up", "thumb down", "text", "correction", "number", "outcome"]
+    order = ["thumb up", "thumb down", "text", "correction", "preference", "category", "number", "outcome"]
     known = sorted(found, key=lambda name: (order.index(name) if name in order else len(order), name))
     return [{"kind": name, "count": sum(found[name]), "days": found[name]} for name in known]
 

@@ -13,6 +13,7 @@ from nightschool.dashboard.queries.ledger import today
 from nightschool.dashboard.queries.outcomes import outcome_of, thumb_scores
 from nightschool.dashboard.queries.scope import Names, Scope, names
 from nightschool.dashboard.trace import Leaf, MessageRow, Node, Tree
+from nightschool.feedback.record import current_view, feedback_value
 from nightschool.store.bodies import get_body
 from nightschool.store.matching import content_text
 from nightschool.store.schema import adapters, blobs, choices, exchanges, feedback, ledger, messages, sessions
@@ -25,6 +26,7 @@ TREE_LINES = 300
 TREE_BLOB_BYTES = 4_000  # longer messages are named in the tree by their role alone
 LEDGER_LINES = 20
 FEEDBACK_ROWS = 1000
+HIDDEN = ("tenant", "idempotency_key", "evidence")  # of feedback: evidence may be as large as a trace
 TEXT_CHARS = 200_000  # of one message; the raw view pages through the rest
 RELATED_ROWS = 50
 
@@ -151,21 +153,15 @@ def _messages(conn: sa.Connection, tenant: str, session_id: str) -> list[Message
 
 
 def _feedback(conn: sa.Connection, tenant: str, session_id: str) -> list[Json]:
+    """Everything said about the session, oldest first; `current` is what no later judgement replaces."""
     f = feedback.c
-    columns = (
-        f.id,
-        f.exchange_id,
-        f.kind,
-        f.name,
-        f.value,
-        f.source,
-        f.author,
-        f.confidence,
-        f.observed_at,
-        f.received_at,
-    )
-    query = sa.select(*columns).where(f.tenant == tenant, f.session_id == session_id)
-    return [dict(row) for row in conn.execute(query.order_by(f.received_at, f.id).limit(FEEDBACK_ROWS)).mappings()]
+    query = sa.select(feedback).where(f.tenant == tenant, f.session_id == session_id)
+    rows = conn.execute(query.order_by(f.received_at, f.id).limit(FEEDBACK_ROWS)).all()
+    holding = {item.id for item in current_view(map(feedback_value, rows))}
+    return [
+        {**{key: value for key, value in row._mapping.items() if key not in HIDDEN}, "current": row.id in holding}
+        for row in rows
+    ]
 
 
 def _reading_place(tree: Tree, scope: Scope, calls: dict[str, Json]) -> Json:
@@ -275,7 +271,11 @@ def _tree_node(node: Node, bodies: dict[str, Json], calls: dict[str, Json], said
         names_ = [_call(call)["name"] for call in made if isinstance(call, dict)] if isinstance(made, list) else []
         text = one_line(content_text(body.get("content")) or ", ".join(f"→ {name}" for name in names_), 60)
     exchange_ids = node.exchanges()
-    thumbs = [item["value"] for item in said if item["exchange_id"] in exchange_ids and item["kind"] == "thumb"]
+    thumbs = [
+        item["value"]
+        for item in said
+        if item["exchange_id"] in exchange_ids and item["kind"] == "thumb" and item["current"]
+    ]
     return {
         "key": node.key,
         "leaf": not node.children,
