@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import pytest
@@ -132,3 +133,19 @@ def test_several_replies_to_one_leaf_and_a_branch_known_only_above(store):
     assert count(store, messages) == 30 + 12
     with store.read() as conn:
         assert load_branch(conn, "default", replies[11].hash) == (*history, {"role": "assistant", "content": "11"})
+
+
+tenants = itertools.count()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(branches=st.lists(chat_messages, min_size=1, max_size=6))
+def test_a_tree_has_a_node_for_every_distinct_beginning(store, branches):
+    """Against the set of beginnings, by exact content; every branch comes back, in any order of arrival."""
+    tenant = f"tenant {next(tenants)}"
+    beginnings = {canonical(branch[:size]) for branch in branches for size in range(1, len(branch) + 1)}
+    leaves = [store.write(lambda conn, b=branch: put_messages(conn, tenant, b)) for branch in branches]
+    with store.read() as conn:
+        assert len(conn.execute(messages.select().where(messages.c.tenant == tenant)).all()) == len(beginnings)
+        assert [load_branch(conn, tenant, leaf) for leaf in leaves] == [tuple(branch) for branch in branches]
+    assert len(set(leaves)) == len({canonical(branch) for branch in branches})
