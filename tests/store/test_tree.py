@@ -144,7 +144,7 @@ def test_a_tree_has_a_node_for_every_distinct_beginning(store, branches):
     """Against the set of beginnings, by exact content; every branch comes back, in any order of arrival."""
     tenant = f"tenant {next(tenants)}"
     beginnings = {canonical(branch[:size]) for branch in branches for size in range(1, len(branch) + 1)}
-    leaves = [store.write(lambda conn, b=branch: put_messages(conn, tenant, b)) for branch in branches]
+    leaves = store.write(lambda conn: [put_messages(conn, tenant, branch) for branch in branches])
     with store.read() as conn:
         assert len(conn.execute(messages.select().where(messages.c.tenant == tenant)).all()) == len(beginnings)
         assert [load_branch(conn, tenant, leaf) for leaf in leaves] == [tuple(branch) for branch in branches]

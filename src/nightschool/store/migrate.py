@@ -11,7 +11,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 from nightschool.errors import StoreError
 from nightschool.store.lock import lock_file
 
-HEAD = "0040"  # newest revision under migrations/versions
+HEAD = "0021"  # newest revision under migrations/versions
 
 
 def upgrade(engine: sa.Engine, path: Path) -> None:

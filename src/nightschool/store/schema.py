@@ -111,7 +111,7 @@ sessions = Table(
     Column("opening", String),  # how its main branch began: store.threads; null while there is none
     PrimaryKeyConstraint("tenant", "id"),
     Index("sessions_recent", "tenant", "agent", "last_at"),
-    Index("sessions_external", "tenant", "external_key"),
+    Index("sessions_external", "tenant", "external_key", "first_at"),
     Index("sessions_exam", "tenant", "exam_id"),
     Index("sessions_parent", "tenant", "parent_session_id"),
 )
@@ -190,7 +190,7 @@ exchanges = Table(
     ),
     Index("exchanges_match", "tenant", "reply_match_hash", "system_hash", "started_at"),
     Index(
-        "exchanges_failed", "tenant", "prompt_message", sqlite_where=NOT_OK, postgresql_where=NOT_OK
+        "exchanges_failed", "tenant", "prompt_message", "started_at", sqlite_where=NOT_OK, postgresql_where=NOT_OK
     ),  # what may be retried
     Index("exchanges_upstream", "tenant", "upstream_id", sqlite_where=HAS_UPSTREAM, postgresql_where=HAS_UPSTREAM),
     Index("exchanges_external", "tenant", "external_key", sqlite_where=HAS_EXTERNAL, postgresql_where=HAS_EXTERNAL),

@@ -9,15 +9,13 @@ never two conversations of one agent. Exams never mix with service, nor one exam
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from nightschool.store.attempts import earlier_attempt
-from nightschool.store.blobs import in_parts
 from nightschool.store.ids import new_id
 from nightschool.store.matching import content_text
 from nightschool.store.prepared import Prepared, insert_into
@@ -27,9 +25,14 @@ from nightschool.store.splits import split_key, split_of
 from nightschool.store.threads import Thread, carries_summary, read_thread, side_task
 from nightschool.store.tree import Node, well_formed, with_content
 from nightschool.store.worlds import (
+    CALLED,
+    CALLED_BY_ID,
+    GIVEN,
     HOME,
+    HOME_BY_ID,
     REPLIED,
     REPLIED_ANYWHERE,
+    REPLIED_WITHIN,
     World,
     candidates,
     parent_columns,
@@ -39,6 +42,7 @@ from nightschool.store.worlds import (
 from nightschool.types import Branch, Json, Purpose, Split
 
 PREVIEW_CHARS = 200
+ID_CHARS = 36
 
 _insert = insert_into(sessions)
 _count = Prepared(
@@ -254,7 +258,8 @@ def _home(conn: sa.Connection, tenant: str, record: Record, name: str | None) ->
     if not name:
         return None
     world = world_of(tenant, record, any_agent=name == _name(record.caller))
-    return HOME.first(conn, name=name, **world.values())
+    by_id = HOME_BY_ID.first(conn, name=name, **world.values()) if len(name) == ID_CHARS else None
+    return by_id or HOME.first(conn, name=name, **world.values())
 
 
 def _parent_session(conn: sa.Connection, tenant: str, caller: Caller) -> str | None:
@@ -270,38 +275,38 @@ def _answered(conn: sa.Connection, world: World, record: Record) -> sa.Row | Non
     reply = record.caller.previous_response
     if reply is None:
         return None
-    known = sa.or_(exchanges.c.id == reply, exchanges.c.upstream_id == reply)
-    query = candidates().where(world.condition(exchanges), known).order_by(exchanges.c.started_at.desc()).limit(1)
-    return conn.execute(query).first()
+    values = world.values()
+    return CALLED_BY_ID.first(conn, called=reply, **values) or CALLED.first(conn, called=reply, **values)
 
 
 def _continued(conn: sa.Connection, world: World, thread: Thread, named: bool, home: sa.Row | None) -> sa.Row | None:
     """The exchange whose reply ends the longest prefix of the dialogue."""
-    if not thread.replies:
-        return None
-    # nearly always the last reply is a recorded one; only where it is not are the others looked up
-    for reply in chain(thread.replies[:1], _given(conn, world, thread.replies[1:])):
-        row = _that_replied(conn, world, thread, reply, home) or _under_another_system(conn, world, reply, named)
+    for place, reply in enumerate(thread.replies):
+        # nearly always the last reply is a recorded one
+        if place and GIVEN.first(conn, tenant=world.tenant, reply=reply) is None:
+            continue
+        row = _that_replied(conn, world, thread, reply, home, named)
         if row is not None:
             return row
     return None
 
 
-def _that_replied(conn: sa.Connection, world: World, thread: Thread, reply: str, home: sa.Row | None) -> sa.Row | None:
-    """Of the exchanges with one history: of the hinted session, one that nobody has continued yet, the newest."""
-    found = REPLIED.all(conn, reply=reply, system=thread.system_hash, **world.values())
+def _that_replied(
+    conn: sa.Connection, world: World, thread: Thread, reply: str, home: sa.Row | None, named: bool
+) -> sa.Row | None:
+    """Of the exchanges with one history: under the same system messages, of the hinted session, one that nobody
+    has continued yet, the newest. After another system message only where one session alone can be meant."""
+    values = world.values()
+    if named:
+        found = REPLIED_WITHIN.all(conn, reply=reply, **values)
+    else:
+        found = REPLIED.all(conn, reply=reply, system=thread.system_hash, **values)
+        found = found or REPLIED_ANYWHERE.all(conn, reply=reply, **values)
+    same = [row for row in found if row.system_hash == thread.system_hash]
+    if not found or (not same and not named and len({row.session_id for row in found}) > 1):
+        return None
     hinted = None if home is None else home.id
-    if not found:
-        return None
-    return max(found, key=lambda row: (row.session_id == hinted, row.started_at >= row.last_at))
-
-
-def _under_another_system(conn: sa.Connection, world: World, reply: str, named: bool) -> sa.Row | None:
-    """The same dialogue after another system message, where only one session can be meant."""
-    found = REPLIED_ANYWHERE.all(conn, reply=reply, **world.values())
-    if not found or (not named and len({row.session_id for row in found}) > 1):
-        return None
-    return max(found, key=lambda row: row.started_at)
+    return max(same or found, key=lambda row: (row.session_id == hinted, row.started_at >= row.last_at))
 
 
 def _summarized(conn: sa.Connection, tenant: str, record: Record, session_id: str) -> sa.Row | None:
@@ -325,14 +330,6 @@ def _summarized(conn: sa.Connection, tenant: str, record: Record, session_id: st
     if row is None:
         return None
     return row if carries_summary(record.messages, json.loads(row.data)) else None
-
-
-def _given(conn: sa.Connection, world: World, replies: Sequence[str]) -> Iterator[str]:
-    """Those of `replies` that some exchange gave, in order."""
-    column = exchanges.c.reply_match_hash
-    for some in in_parts(replies):
-        found = set(conn.scalars(sa.select(column).where(world.condition(exchanges), column.in_(some)).distinct()))
-        yield from (reply for reply in some if reply in found)
 
 
 def _preview(messages: Sequence[Json]) -> str:

@@ -1,7 +1,8 @@
 """Which exchanges and sessions a request may belong to at all, and the queries that look there.
 
-What every exchange asks is compiled once (`prepared.py`). In those a rule that does not apply is a null; that
-also keeps SQLite from reading all exchanges of an agent where a handful have the hash that is looked for.
+What every exchange asks is compiled once (`prepared.py`). Each query first takes the newest of what one index
+finds, and applies the rules to those alone: so SQLite cannot choose to read all exchanges of an agent, and a
+greeting that a million sessions begin with takes no longer than one that nobody else gave.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from nightschool.store.records import Record
 from nightschool.store.schema import exchanges, sessions
 from nightschool.types import Branch, Purpose
 
-NUM_CANDIDATES = 32  # exchanges with one and the same history that are weighed against each other
+LARGE = {"prompt_ids", "sampler", "flags", "usage", "error", "preview", "tags"}  # columns that nobody here asks for
+NUM_LOOKED_AT = 256  # of those that one index finds, newest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,17 @@ def within(world: World, session_id: str | None, principal: str | None) -> World
     return replace(world, session_id=session_id, principal=principal)
 
 
-def candidates(*more: sa.ColumnElement[Any]) -> sa.Select:
+def candidates(*more: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Exchanges with what is to be known of one to continue it, and with their session."""
-    of_session = sa.and_(sessions.c.tenant == exchanges.c.tenant, sessions.c.id == exchanges.c.session_id)
-    x, s = exchanges.c, sessions.c
-    own = (x.session_id, x.started_at, x.branch, x.parent_exchange_id, x.context_complete)
-    return sa.select(*parent_columns(), *own, s.last_at, s.principal, s.split, s.opening, *more).select_from(
-        exchanges.join(sessions, of_session)
-    )
+    return _with_sessions(exchanges, *more)
+
+
+def _with_sessions(table: sa.FromClause, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    x, s = table.c, sessions.c
+    own = (x.id, x.num_context_tokens, x.context_hash, x.session_id, x.started_at, x.branch, x.parent_exchange_id)
+    mine = sa.and_(s.tenant == x.tenant, s.id == x.session_id)
+    columns = (*own, x.context_complete, x.system_hash, s.last_at, s.principal, s.split, s.opening, *more)
+    return sa.select(*columns).select_from(table.join(sessions, mine))
 
 
 def parent_columns() -> tuple[sa.ColumnElement[Any], ...]:
@@ -83,11 +88,11 @@ def _any(column: sa.Column[Any]) -> sa.ColumnElement[bool]:
     return sa.or_(value.is_(None), column == value)
 
 
-def _here(table: sa.Table) -> tuple[sa.ColumnElement[bool], ...]:
+def _here(table: sa.FromClause) -> tuple[sa.ColumnElement[bool], ...]:
+    """The rules of a `World`, on rows that are few."""
     exam_id = sa.bindparam("exam_id", type_=sa.String())
-    own = () if table is sessions else (_any(table.c.session_id), _any(table.c.principal))
+    own = () if "session_id" not in table.c else (_any(table.c.session_id), _any(table.c.principal))
     return (
-        table.c.tenant == sa.bindparam("tenant"),
         table.c.purpose == sa.bindparam("purpose"),
         table.c.exam_id.is_not_distinct_from(exam_id),
         _any(table.c.agent),
@@ -96,28 +101,57 @@ def _here(table: sa.Table) -> tuple[sa.ColumnElement[bool], ...]:
     )
 
 
-_newest = exchanges.c.started_at.desc()
-_answers = candidates().where(*_here(exchanges), exchanges.c.reply_match_hash == sa.bindparam("reply"))
-_home = sa.select(
-    sessions.c.id, sessions.c.principal, sessions.c.split, sessions.c.opening, sessions.c.external_key
-).where(
-    *_here(sessions), sa.or_(sessions.c.id == sa.bindparam("name"), sessions.c.external_key == sa.bindparam("name"))
-)
-_failed = attempts().where(
-    *_here(exchanges),
-    exchanges.c.prompt_message == sa.bindparam("prompt"),
-    exchanges.c.status != sa.literal_column("'ok'"),  # as in the index
-    exchanges.c.branch != sa.literal_column(f"'{Branch.RETRY.value}'"),
-)
+def _newest(table: sa.Table, by: str, *rules: sa.ColumnElement[bool]) -> sa.Subquery:
+    """The newest rows of the tenant that meet `rules`, which one index answers."""
+    read = [column for column in table.c if column.name not in LARGE]
+    mine = sa.select(*read).where(table.c.tenant == sa.bindparam("tenant"), *rules)
+    return mine.order_by(table.c[by].desc()).limit(sa.literal_column(str(NUM_LOOKED_AT))).subquery("newest")
 
-# The session called `name`.
-HOME = Prepared(_home.order_by(sessions.c.last_at.desc()).limit(sa.literal_column("1")))
+
+def _answers(*rules: sa.ColumnElement[bool]) -> Prepared:
+    found = _newest(exchanges, "started_at", *rules)
+    return Prepared(_with_sessions(found).where(*_here(found)).order_by(found.c.started_at.desc()))
+
+
+def _homes(rule: sa.ColumnElement[bool]) -> Prepared:
+    found = _newest(sessions, "first_at", rule)
+    query = sa.select(found.c.id, found.c.principal, found.c.split, found.c.opening).where(*_here(found))
+    return Prepared(query.order_by(found.c.first_at.desc()).limit(sa.literal_column("1")))
+
+
+def _failures() -> Prepared:
+    failed = exchanges.c.status != sa.literal_column("'ok'")  # as in the index
+    found = _newest(exchanges, "started_at", exchanges.c.prompt_message == _bound("prompt", "prompt_message"), failed)
+    counts = found.c.branch != sa.literal_column(f"'{Branch.RETRY.value}'")
+    query = sa.select(*(found.c[column.name] for column in attempts().selected_columns)).where(*_here(found), counts)
+    return Prepared(query.order_by(found.c.started_at.desc()).limit(sa.literal_column("1")))
+
+
+def _bound(name: str, column: str) -> sa.BindParameter[Any]:
+    return sa.bindparam(name, type_=exchanges.c[column].type)
+
+
+_reply = _bound("reply", "reply_match_hash")
+_replied = exchanges.c.reply_match_hash == _reply
+
+# The session called `name`, by its own id or by the name of its client.
+HOME_BY_ID = _homes(sessions.c.id == sa.bindparam("name"))
+HOME = _homes(sessions.c.external_key == sa.bindparam("name"))
 # The attempt at `prompt` that failed last.
-FAILED = Prepared(_failed.order_by(_newest).limit(sa.literal_column("1")))
-# Exchanges that gave `reply`: under the same system messages, newest first; under any.
-REPLIED = Prepared(
-    _answers.where(exchanges.c.system_hash == sa.bindparam("system"))
-    .order_by(_newest)
-    .limit(sa.literal_column(str(NUM_CANDIDATES)))
+FAILED = _failures()
+# Exchanges that gave `reply`, newest first: under the system messages `system`, under any, in one session.
+REPLIED = _answers(_replied, exchanges.c.system_hash == sa.bindparam("system"))
+REPLIED_ANYWHERE = _answers(_replied)
+REPLIED_WITHIN = _answers(
+    exchanges.c.session_id == sa.bindparam("session_id"),
+    sa.func.coalesce(exchanges.c.reply_match_hash, sa.null()) == _reply,  # not by its index: the session is smaller
 )
-REPLIED_ANYWHERE = Prepared(_answers.limit(sa.literal_column(str(NUM_CANDIDATES))))
+# Whether anybody ever gave `reply`.
+GIVEN = Prepared(
+    sa.select(exchanges.c.id)
+    .where(exchanges.c.tenant == sa.bindparam("tenant"), _replied)
+    .limit(sa.literal_column("1"))
+)
+# The exchange that is called `called`, by its own id or by the upstream's.
+CALLED_BY_ID = _answers(exchanges.c.id == sa.bindparam("called"))
+CALLED = _answers(exchanges.c.upstream_id == sa.bindparam("called"))
