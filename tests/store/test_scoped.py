@@ -1,10 +1,16 @@
 """One store, several tenants."""
 
+import json
+from dataclasses import replace
+
 import pytest
+import sqlalchemy as sa
 
 from nightschool.errors import StoreError
+from nightschool.store.bodies import get_body
 from nightschool.store.database import Store
 from nightschool.store.exchanges import insert_exchange, load_exchange
+from nightschool.store.schema import exchanges
 from nightschool.store.splits import split_key
 
 
@@ -48,3 +54,19 @@ def test_a_tenant_keeps_its_split_key(tmp_path):
             acme = store.scoped("acme")
             keys.append(acme.write(lambda conn: split_key(conn, "acme")))
     assert keys[0] == keys[1]
+
+
+def test_what_one_tenant_has_stored_another_has_not(store, make_record):
+    """Equal long messages and tools, one after the other: each tenant keeps its own."""
+    words = [{"role": "user", "content": "long " * 1000}]
+    tools = ({"name": "look", "description": "up " * 1000},)
+    body = json.dumps({"messages": words, "tools": tools}).encode()
+    for name in ("default", "acme", "default"):
+        view = store.scoped(name)
+        exchange_id = insert(view, replace(make_record(words), tools=tools, request_body=body))
+        with view.read() as conn:
+            exchange = load_exchange(conn, name, exchange_id)
+            this = (exchanges.c.tenant == name, exchanges.c.id == exchange_id)
+            raw = get_body(conn, name, conn.execute(sa.select(exchanges.c.request_body).where(*this)).scalar_one())
+        assert exchange is not None
+        assert (exchange.messages, exchange.tools, raw) == (tuple(words), tools, body)

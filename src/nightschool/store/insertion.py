@@ -47,7 +47,7 @@ def insert_exchanges(conn: sa.Connection, tenant: str, records: Sequence[Record]
 
     Units: see `benchmarks/store.py`. The rows written depend on the new messages alone.
     """
-    memo = recall(conn)
+    memo = recall(conn, tenant)
     attached: dict[str, bytes] = {}
     parsed = [_parse(tenant, _lifted(record, attached), memo) for record in records]
     put_hashed(conn, tenant, attached, memo.blobs)

@@ -27,6 +27,7 @@ class Memo:
     blobs: set[str] = field(default_factory=set)
     tools: dict[bytes, tuple[Any, str]] = field(default_factory=dict)
     stamp: tuple[int, int] | None = None
+    tenant: str | None = None
     num_bytes: int = 0
 
     def clear(self) -> None:
@@ -46,12 +47,15 @@ class Memo:
         self.tools[spelling] = value
 
 
-def recall(conn: sa.Connection) -> Memo:
-    """The connection's memo, empty if anything was written since `remember` but by `remember`'s caller."""
+def recall(conn: sa.Connection, tenant: str) -> Memo:
+    """The connection's memo of a tenant, empty if anything was written since `remember` but by `remember`'s caller.
+
+    What one tenant has stored another has not: a memo is never of two.
+    """
     memo: Memo = conn.info.setdefault(KEY, Memo())
-    if memo.stamp is None or memo.stamp != _stamp(conn):
+    if memo.tenant != tenant or memo.stamp is None or memo.stamp != _stamp(conn):
         memo.clear()
-    memo.stamp = None
+    memo.tenant, memo.stamp = tenant, None
     return memo
 
 
