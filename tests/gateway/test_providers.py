@@ -107,3 +107,20 @@ def test_the_table_upstream_is_read_and_checked(monkeypatch):
     for table in ({"speaks": ["latin"]}, {"speaks": []}, {"url": "ftp://x"}, {"gives_tokens": "yes"}, {"other": 1}):
         with pytest.raises(ConfigError):
             read_upstream(table)
+
+
+def test_what_else_a_provider_serves_passes_and_is_not_recorded(provider_gateway):
+    provider = provider_gateway.provider
+    provider.reply = b'{"data": [ 1.50 ]}'
+    for method, path, body in (("GET", "/v1/models", None), ("POST", "/v1/embeddings?x=1", b'{"input": "a"}')):
+        status, headers, raw = provider_gateway.send(method, path, body, KEYS)
+        assert (status, raw, headers["x-request-id"]) == (200, provider.reply, "req-7")
+        assert provider.paths[-1] == path
+        assert provider.headers[-1]["authorization"] == KEYS["Authorization"]
+    assert provider.bodies[-1] == b'{"input": "a"}'
+    assert json.loads(provider_gateway.send("GET", "/health")[2])["recording"]["stored"] == 0
+    assert provider_gateway.send("GET", "/elsewhere")[0] == 404
+
+
+def test_an_engine_of_ours_serves_nothing_else(gateway):
+    assert gateway.ask("/v1/embeddings", {"input": "a"})[0] == 404

@@ -156,3 +156,15 @@ def test_completions_are_recorded_with_their_tokens(open_gateway):
     assert (exchange.fidelity, exchange.prompt_ids) == (Fidelity.EXACT, (5,))
     assert exchange.choices[0].behavior_logprobs == (-0.5, -0.25)
     assert exchange.messages == ({"role": "user", "content": "Hello"},)
+
+
+def test_a_call_that_comes_back_as_an_object_continues_its_session(gateway, claude):
+    """The engine spelled the arguments its own way; a client of Messages only ever saw what they say."""
+    gateway.engine.calls = (("refund", '{"id":9,"why":"late"}'),)
+    first = claude.messages.with_raw_response.create(model="shop", max_tokens=9, messages=USER, tools=[TOOL])
+    content = [block.model_dump(exclude_none=True) for block in first.parse().content]
+    result = {"type": "tool_result", "tool_use_id": "call_0", "content": "done"}
+    history = [*USER, {"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
+    second = claude.messages.with_raw_response.create(model="shop", max_tokens=9, messages=history, tools=[TOOL])
+    parent, child = (gateway.recorded(reply.headers["x-nightschool-exchange"]) for reply in (first, second))
+    assert (child.session_id, child.parent_exchange_id) == (parent.session_id, parent.id)

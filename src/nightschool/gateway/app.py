@@ -22,6 +22,7 @@ from nightschool.gateway.dialects.messages import MESSAGES
 from nightschool.gateway.dialects.responses import RESPONSES
 from nightschool.gateway.fidelity import Grader
 from nightschool.gateway.hearing import OPEN_TO_PAGES, feedback_routes
+from nightschool.gateway.other_calls import routes_to_provider
 from nightschool.gateway.proxy import Proxy
 from nightschool.gateway.recorder import Recorder
 from nightschool.gateway.settings import GatewaySettings
@@ -62,8 +63,8 @@ def build_app(
             *(Route(dialect.path, proxy.route(dialect), methods=["POST"]) for dialect in DIALECTS),
             Route(COUNT_PATH, TokenCounter(proxy).post, methods=["POST"]),
             *feedback_routes(store, settings),
-            Route("/v1/models", status.models),
             Route("/health", status.health),
+            *(routes_to_provider(proxy) if settings.upstream.any_model else [Route("/v1/models", status.models)]),
             *routes,
         ],
         middleware=[Middleware(SameSiteOnly, allowed=settings.allowed_hosts, open_to_pages=OPEN_TO_PAGES)],

@@ -27,15 +27,26 @@ def match_key(message: Json) -> bytes:
     """What survives a client's re-serialization of a message: role, text, calls' names and arguments.
 
     Two messages with the same key are the same message for session inference and the token splice;
-    ids of calls, nulls and unknown keys do not count.
+    ids of calls, nulls and unknown keys do not count. Arguments count as what they say, not as they are
+    spelled: clients of some dialects get them as objects.
     """
     made = message.get("tool_calls")
     calls = [
-        (call["function"].get("name"), call["function"].get("arguments"))
+        (call["function"].get("name"), _read(call["function"].get("arguments")))
         for call in (made if isinstance(made, list) else ())
         if isinstance(call, dict) and isinstance(call.get("function"), dict)
     ]
     return sorted_json([message.get("role"), content_text(message.get("content")), calls])
+
+
+def _read(arguments: object) -> object:
+    """The value that an argument text spells; a text that is no JSON stays."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
 
 
 def sorted_json(value: object) -> bytes:

@@ -80,15 +80,22 @@ class EngineClient:
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
 
+    def post(
+        self, path: str, body: bytes, headers: Mapping[str, str] | None = None
+    ) -> contextlib.AbstractAsyncContextManager[Answer]:
+        """POST JSON, as `request` does."""
+        return self.request("POST", path, body, {**headers, **JSON_BODY} if headers else JSON_BODY)
+
     @contextlib.asynccontextmanager
-    async def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
-        """POST JSON, byte for byte, with these headers besides our own. Leaving the block early drops the request.
+    async def request(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> AsyncIterator[Answer]:
+        """Send `body` byte for byte, with these headers besides our own. Leaving the block early drops the request.
 
         Edge: an HTTP error status is an answer, not an exception. A connection that could not be opened is
         tried again; once the request may have been seen, it is never sent twice.
         """
-        sent = {**headers, **JSON_BODY} if headers else JSON_BODY
-        response = await self._send("POST", path, data=body, headers=sent)
+        response = await self._send(method, path, data=body, headers=headers)
         try:
             yield Answer(response)
         finally:
