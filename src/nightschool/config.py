@@ -14,7 +14,7 @@ from nightschool.errors import ConfigError
 
 DEFAULT_FILE = Path("nightschool.toml")
 SECTIONS = ("gateway", "upstream", "training", "gate", "privacy")
-PLAIN_KEYS = ("state", "host", "port", "engine_url", "model", "agent", "tenant")
+PLAIN_KEYS = ("state", "host", "port", "engine_url", "model", "agent", "tenant", "store")
 HIGHEST_PORT = 65535
 
 
@@ -23,7 +23,8 @@ class Config:
     """What one installation is told. `tables` holds the sections as they were written.
 
     `engine_url` is an engine that somebody else runs, `None` for the embedded one. `agent` is the name that
-    serves the bare model until it has a release. `tenant` is whose rows commands and tokens mean.
+    serves the bare model until it has a release. `tenant` is whose rows commands and tokens mean. `store` is the
+    URL of a Postgres database, `None` for a file in the state folder.
     """
 
     state: Path = Path(".nightschool")
@@ -33,6 +34,7 @@ class Config:
     model: str = "smollm2-135m"
     agent: str = "assistant"
     tenant: str = "default"
+    store: str | None = None
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def section(self, name: str) -> dict[str, Any]:
@@ -41,7 +43,7 @@ class Config:
 
 
 def load_config(path: Path | None = None, environment: Mapping[str, str] | None = None) -> Config:
-    """Read `path`, or `nightschool.toml` where it lies; then apply NIGHTSCHOOL_STATE, HOST, PORT, MODEL and TENANT.
+    """Read `path`, or `nightschool.toml` where it lies; then apply NIGHTSCHOOL_STATE and the like.
 
     Raises:
         ConfigError: the file is absent although it was named, is no TOML, or holds an unknown or impossible value.
@@ -74,7 +76,7 @@ def _read(path: Path | None) -> dict[str, Any]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for key in ("state", "host", "port", "model", "tenant"):
+    for key in ("state", "host", "port", "model", "tenant", "store"):
         text = environment.get(f"NIGHTSCHOOL_{key.upper()}")
         if text:
             found[key] = text
@@ -94,6 +96,8 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
             raise _refuse(f"{key} is {value!r}.", "It must be a text that is not empty.")
     if "engine_url" in values:
         check_engine_url(values["engine_url"])
+    if "store" in values and not values["store"].startswith(("postgresql://", "postgres://")):
+        raise _refuse(f"store {values['store']!r} is no database.", "It must look like postgresql://user@host/name.")
     if "state" in values:
         values["state"] = Path(values["state"]).expanduser()
     return values

@@ -37,10 +37,10 @@ def test_the_newest_revision_is_the_head():
     assert ScriptDirectory.from_config(config).get_heads() == [migrate.HEAD]
 
 
-def test_opening_again_keeps_what_is_stored(tmp_path):
-    with Store.open(tmp_path / "s.sqlite") as store:
+def test_opening_again_keeps_what_is_stored(place):
+    with Store.open(place) as store:
         stored = store.write(lambda conn: put_blob(conn, "default", b"kept"))
-    with Store.open(tmp_path / "s.sqlite") as store, store.read() as conn:
+    with Store.open(place) as store, store.read() as conn:
         assert get_blob(conn, "default", stored) == b"kept"
 
 
@@ -66,11 +66,11 @@ def test_a_migration_that_fails_changes_nothing(tmp_path):
     engine.dispose()
 
 
-def test_a_store_of_a_newer_nightschool_is_refused_with_the_command_that_helps(tmp_path):
-    with Store.open(tmp_path / "s.sqlite") as store:
+def test_a_store_of_a_newer_nightschool_is_refused_with_the_command_that_helps(place):
+    with Store.open(place) as store:
         store.write(lambda conn: conn.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(StoreError) as caught:
-        Store.open(tmp_path / "s.sqlite")
+        Store.open(place)
     assert "newer Nightschool" in caught.value.what
     assert caught.value.next_step == "pip install --upgrade nightschool"
 

@@ -38,8 +38,8 @@ def test_the_same_tenant_is_the_same_view_and_leads_back(store):
     assert store.scoped("default") is store
 
 
-def test_closing_a_view_closes_nothing(tmp_path, make_record):
-    with Store.open(tmp_path / "store.sqlite") as store:
+def test_closing_a_view_closes_nothing(place, make_record):
+    with Store.open(place) as store:
         with store.scoped("acme") as acme:
             pass
         assert insert(acme, make_record([{"role": "user", "content": "hi"}]))
@@ -47,10 +47,10 @@ def test_closing_a_view_closes_nothing(tmp_path, make_record):
         store.scoped("other")
 
 
-def test_a_tenant_keeps_its_split_key(tmp_path):
+def test_a_tenant_keeps_its_split_key(place):
     keys = []
     for _ in range(2):
-        with Store.open(tmp_path / "store.sqlite") as store:
+        with Store.open(place) as store:
             acme = store.scoped("acme")
             keys.append(acme.write(lambda conn: split_key(conn, "acme")))
     assert keys[0] == keys[1]

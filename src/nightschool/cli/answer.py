@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nightschool.cli.progress import Progress
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
     from nightschool.store.database import Store
 
 STORE_FILE = "store.sqlite"
+
+
+def store_place(config: Config) -> Path | str:
+    """Where the installation's store is: a file, or the URL of a database."""
+    return config.store or config.state / STORE_FILE
+
+
+def have_store(config: Config) -> bool:
+    """Whether there is one to open; a database elsewhere is taken to be there."""
+    return config.store is not None or (config.state / STORE_FILE).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +77,14 @@ class Call:
 
         from nightschool.store.database import Store
 
-        path = self.config.state / STORE_FILE
-        if not create and not path.exists():
+        if not create and not have_store(self.config):
             raise MissingError(
                 f"There is no store in {self.config.state}.",
                 "Nothing was recorded there yet.",
                 "Start with `nightschool up`, or name another folder with --state.",
             )
         try:
-            with Store.open(path, self.config.tenant) as store:
+            with Store.open(store_place(self.config), self.config.tenant) as store:
                 yield store
         except SQLAlchemyError as error:
             cause = str(getattr(error, "orig", None) or error).splitlines()[0]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nightschool.access.keys import KeyRing
 from nightschool.access.tokens import API_KEY_VARIABLE, refuse_public_bind
-from nightschool.cli.answer import STORE_FILE, Call
+from nightschool.cli.answer import STORE_FILE, Call, have_store, store_place
 from nightschool.cli.loopback import health
 from nightschool.cli.running import Running, read_running
 from nightschool.config import Config
@@ -51,7 +51,7 @@ def all_checks(call: Call) -> list[Check]:
         lambda: _model_packages(config, running),
         lambda: _disk(config.state),
         lambda: _token(config.state),
-        lambda: _store(config.state / STORE_FILE),
+        lambda: _server(config) if config.store else _store(config.state / STORE_FILE),
         lambda: _adapters(call),
         lambda: _model(config, running),
         lambda: _bind(config),
@@ -131,12 +131,18 @@ def _store(path: Path) -> Check:
     return Check("store", GOOD, size(path.stat().st_size))
 
 
+def _server(config: Config) -> Check:
+    """A database elsewhere: whether it answers, and how large it is."""
+    with Store.open(store_place(config), config.tenant) as store, store.read() as conn:
+        taken = conn.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one()
+    return Check("store", GOOD, f"{size(taken)} in Postgres")
+
+
 def _adapters(call: Call) -> Check:
     """The adapters that serve: their files are what their names say."""
-    path = call.config.state / STORE_FILE
-    if not path.exists():
+    if not have_store(call.config):
         return Check("adapters", GOOD, "none serves yet")
-    with Store.open(path, call.config.tenant) as store, store.read() as conn:
+    with Store.open(store_place(call.config), call.config.tenant) as store, store.read() as conn:
         query = aliases.select().where(aliases.c.tenant == store.tenant)
         serving = {row.agent: row.digest for row in conn.execute(query) if row.digest != BASE}
     for agent, digest in serving.items():
@@ -172,10 +178,9 @@ def _bind(config: Config) -> Check:
 
 
 def _have_keys(config: Config) -> bool:
-    path = config.state / STORE_FILE
-    if not path.exists():
+    if not have_store(config):
         return False
-    with Store.open(path) as store:
+    with Store.open(store_place(config)) as store:
         return KeyRing(store, b"").had_data_key
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nightschool.cli.answer import STORE_FILE, Answer, Call, Table
+from nightschool.cli.answer import Answer, Call, Table, have_store
 from nightschool.cli.options import new_app
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def take_in(
     call: Call = ctx.obj
     name, paths = _files(words)
     wish = Wish(name, agent, call.config.agent)
-    there = (call.config.state / STORE_FILE).exists()
+    there = have_store(call.config)
     if dry_run and not there:
         reports = _each(call, paths, lambda path, say: survey(path, wish, None, say), "Looking through")
         return _answer(together(reports), reports, dry_run, max_lost)

@@ -19,7 +19,7 @@ from nightschool.access.identity import Access
 from nightschool.access.keys import KeyRing, key_secret
 from nightschool.access.privacy import read_privacy
 from nightschool.access.tokens import API_KEY_VARIABLE, admin_token, refuse_public_bind
-from nightschool.cli.answer import STORE_FILE
+from nightschool.cli.answer import store_place
 from nightschool.cli.engine_process import EngineProcess
 from nightschool.cli.loopback import health
 from nightschool.cli.progress import Progress
@@ -75,7 +75,7 @@ def serve(config: Config, find_port: bool, progress: Progress, ready: Callable[[
     with contextlib.ExitStack() as stack:
         stack.enter_context(lock_state(config.state))
         token = admin_token(config.state)
-        store = stack.enter_context(Store.open(config.state / STORE_FILE, config.tenant))
+        store = stack.enter_context(Store.open(store_place(config), config.tenant))
         ring = KeyRing(store, key_secret(config.state))
         access = Access(token, os.environ.get(API_KEY_VARIABLE) or None, ring, store.tenant)
         refuse_public_bind(config.host, access.needs_key)

@@ -11,7 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from nightschool.store.migrate import upgrade
+from nightschool.errors import StoreError
+from nightschool.store.migrate import WRITER_LOCK, upgrade, upgrade_server
 from nightschool.store.splits import make_split_key
 from nightschool.store.writer import Write, Writer
 
@@ -33,16 +34,22 @@ class Store:
         self._is_view = views is not None
 
     @classmethod
-    def open(cls, path: Path | str, tenant: str = "default") -> Store:
-        """Open or create the SQLite file at `path`, bring its schema up to date, start the writer.
+    def open(cls, place: Path | str, tenant: str = "default") -> Store:
+        """Open or create the store at `place`, bring its schema up to date, start the writer.
+
+        A place is the path of an SQLite file, or the URL of a Postgres database (`postgresql://...`), which has
+        to exist.
 
         Raises:
-            StoreError: the file is no store, cannot be opened, or was written by a newer Nightschool.
+            StoreError: there is no store, it cannot be opened, or was written by a newer Nightschool.
         """
-        path = Path(path)
-        engine = connect(path)
+        url = place if isinstance(place, str) and is_url(place) else None
+        engine = connect_server(url) if url else connect(Path(place))
         try:
-            upgrade(engine, path)
+            if url:
+                upgrade_server(engine)
+            else:
+                upgrade(engine, Path(place))
         except BaseException:
             engine.dispose()
             raise
@@ -98,6 +105,10 @@ class Store:
         self.close()
 
 
+def is_url(place: str) -> bool:
+    return place.startswith(("postgresql://", "postgres://"))
+
+
 def connect(path: Path) -> sa.Engine:
     """The engine of an SQLite file: WAL, durable commits, and readers that cannot write.
 
@@ -118,5 +129,34 @@ def connect(path: Path) -> sa.Engine:
         raw: Any = connection.connection.dbapi_connection
         raw.execute(f"PRAGMA query_only={int(not writing)}")
         raw.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return engine
+
+
+def connect_server(url: str) -> sa.Engine:
+    """The engine of a Postgres database, with the same two kinds of transaction.
+
+    A reading one is a snapshot and cannot write. Writing ones, of all processes, take turns by a lock of the
+    database, as those of an SQLite file do.
+
+    Raises:
+        StoreError: the driver is not installed.
+    """
+    try:
+        address = sa.make_url(url).set(drivername="postgresql+psycopg")
+        engine = sa.create_engine(address, pool_pre_ping=True, max_overflow=-1)
+    except ImportError as error:
+        raise StoreError(
+            "The store cannot be opened.", "It is a Postgres database.", "pip install 'nightschool[postgres]'"
+        ) from error
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        raw: Any = connection.connection.dbapi_connection
+        if connection.get_execution_options().get("writing", False):
+            raw.execute(f"SET LOCAL lock_timeout = '{int(BUSY_TIMEOUT_S * 1000)}ms'")
+            raw.execute("SELECT pg_advisory_xact_lock(%s)", (WRITER_LOCK,))
+        else:
+            raw.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     return engine

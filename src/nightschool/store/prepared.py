@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from nightschool.store.columns import Digest, Packed, pack
+from nightschool.store.columns import Digest, Packed, pack, unpack
 
 PARTS = (1, 8, 64, 500)  # values in one IN (...): few distinct statements to compile
 
@@ -114,7 +114,7 @@ class _Compiled:
         self.make: Callable[[Any], Any] = tuple
         if isinstance(statement, sa.Select):
             columns = list(statement.selected_columns)
-            processors = [_coming_out(column.type, dialect) for column in columns]
+            processors = [_coming_out(column.type) for column in columns]
             self.coming_out = [(n, process) for n, process in enumerate(processors) if process is not None]
             self.make = namedtuple("Row", [str(column.key) for column in columns], rename=True)._make
 
@@ -149,10 +149,17 @@ def _going_in(kind: Any) -> Process | None:
     return json.dumps if isinstance(kind, sa.JSON) else None
 
 
-def _coming_out(kind: Any, dialect: sa.Dialect) -> Process | None:
+def _coming_out(kind: Any) -> Process | None:
+    """Back again. SQLite knows no truth values; psycopg reads JSON itself."""
     if isinstance(kind, Digest):
         return lambda value: None if value is None else value.hex()
-    return kind.dialect_impl(dialect).result_processor(dialect, None)
+    if isinstance(kind, Packed):
+        return lambda value: None if value is None else unpack(value)
+    if isinstance(kind, sa.JSON):
+        return lambda value: json.loads(value) if isinstance(value, str) else value
+    if isinstance(kind, sa.Boolean):
+        return lambda value: None if value is None else bool(value)
+    return None
 
 
 def _run(conn: sa.Connection, method: str, sql: str, values: Any) -> Any:

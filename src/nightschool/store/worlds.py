@@ -59,12 +59,12 @@ def within(world: World, session_id: str | None, principal: str | None) -> World
     return replace(world, session_id=session_id, principal=principal)
 
 
-def candidates(*more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def candidates(*more: sa.ColumnElement[Any]) -> sa.Select:
     """Exchanges with what is to be known of one to continue it, and with their session."""
     return _with_sessions(exchanges, *more)
 
 
-def _with_sessions(table: sa.FromClause, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _with_sessions(table: sa.FromClause, *more: sa.ColumnElement[Any]) -> sa.Select:
     x, s = table.c, sessions.c
     own = (x.id, x.num_context_tokens, x.context_hash, x.session_id, x.started_at, x.branch, x.parent_exchange_id)
     mine = sa.and_(s.tenant == x.tenant, s.id == x.session_id)
@@ -83,7 +83,7 @@ def attempts() -> sa.Select:
     return sa.select(*own, x.branch, x.retry_of, x.parent_exchange_id, x.prompt_message, x.context_complete)
 
 
-def _any(column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+def _any(column: Any) -> sa.ColumnElement[bool]:
     value = sa.bindparam(column.name, type_=column.type)
     return sa.or_(value.is_(None), column == value)
 

