@@ -1,8 +1,8 @@
-"""Server time of every page of the dashboard over a large store, and how large the answers are.
+"""What every page of the dashboard costs over a large store: processor time, and compressed size.
 
 The store is made here: sessions of four exchanges, three in ten judged, one night's ledger over the older
 half. Each page is asked for once cold and then `--rounds` times; the bound is for the 95th percentile of the
-warm ones.
+warm ones. Processor time of the whole process, client included: what else the machine does hardly counts.
 """
 
 from __future__ import annotations

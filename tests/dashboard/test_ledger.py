@@ -1,6 +1,7 @@
 """The ledger: every exchange once, under its reason; and what the material is good for, against pure counting."""
 
 import re
+import time
 from collections import Counter
 from dataclasses import replace
 from html import unescape
@@ -11,7 +12,11 @@ from dashboard import recorded as made
 from dashboard.states import V2, Shopkeeper, Talk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
+from nightschool.dashboard import kept
+from nightschool.dashboard.app import build_dashboard
 from nightschool.dashboard.queries.ledger import looked_at, not_looked_at, state_today, today
 from nightschool.dashboard.queries.material import FACETS, code_of, decoded, material
 from nightschool.dashboard.queries.scope import Scope
@@ -219,6 +224,19 @@ def test_the_ledger_page_counts_every_exchange_and_leads_to_examples(nights):
                 page = nights.client.get(f"/exchanges/{example['id']}")
                 text = nights.client.get(page.headers["location"].partition("#")[0]).text
                 assert line["reason"] in unescape(text)
+
+
+def test_a_page_of_kept_counts_says_when_they_were_made(nights, recorded, monkeypatch):
+    monkeypatch.setattr(kept, "QUICK_S", -1.0)
+    monkeypatch.setattr(kept, "PATIENCE", 1e9)
+    for state, path in ((recorded, "/"), (recorded, "/ledger"), (nights, "/ledger")):
+        client = TestClient(Starlette(routes=build_dashboard(state.store, dict)))
+        first = client.get(f"{'/index' if path == '/' else path}.json").json()["data"]["material"]["counted_at"]
+        assert "Counted " not in client.get(path).text
+        time.sleep(1.1)
+        page = client.get(path)
+        assert "Counted " in page.text
+        assert first in page.text
 
 
 def test_record_only_tells_what_text_is_good_for(recorded):

@@ -243,7 +243,7 @@ feedback = Table(
     Column("origin", String, nullable=False, server_default="api"),  # api, browser, webhook, otel, or the import's id
     PrimaryKeyConstraint("tenant", "id"),
     UniqueConstraint("tenant", "idempotency_key"),
-    Index("feedback_session", "tenant", "session_id", "exchange_id", "state", "kind"),
+    Index("feedback_session", "tenant", "session_id", "state", "kind", "exchange_id"),
     Index("feedback_parked", "tenant", "state", "target_id"),
     Index("feedback_recent", "tenant", "received_at"),
     Index("feedback_supersedes", "tenant", "supersedes"),
