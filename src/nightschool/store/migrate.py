@@ -17,6 +17,9 @@ from nightschool.store.lock import lock_file
 HEAD = "0072"  # newest revision under migrations/versions
 
 
+WRITER_LOCK = 0x6E69676874  # of a Postgres database: who holds it may write
+
+
 def upgrade(engine: sa.Engine, path: Path) -> None:
     """Upgrade the file at `path`, opened as `engine`, to `HEAD`.
 
