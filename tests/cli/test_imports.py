@@ -46,3 +46,15 @@ def test_a_folder_stands_for_the_logs_in_it(run, tmp_path):
     assert "Took 2 sessions, 2 exchanges." in run("import", str(folder)).out
     empty = run("import", str(tmp_path / "none.jsonl"))
     assert empty.code == 5
+
+
+def test_what_was_taken_in_goes_out_again(run, tmp_path):
+    path, out = tmp_path / "a.jsonl", tmp_path / "out.jsonl"
+    path.write_text(json.dumps(GOOD) + "\n")
+    run("import", str(path), "--agent", "shop")
+    told = run("export", "messages", "--agent", "shop", "--out", str(out))
+    assert told.code == 0
+    assert "Wrote 1 rows from 1 sessions of shop" in told.out
+    assert json.loads(out.read_text()) == GOOD
+    empty = run("export", "kto", "--out", str(out), "--json").document["data"]
+    assert (empty["rows"], sum(empty["left_out"].values())) == (0, 1)

@@ -1,6 +1,7 @@
 """Chat messages as lines: conversations, pairs of request and response, and what is wrong with them."""
 
 import json
+import zlib
 
 import pytest
 
@@ -156,3 +157,30 @@ def test_who_it_counts_for(write, imported, rows):
     ]
     assert {row.origin for row in rows("sessions")} == {row.id for row in rows("imports")}
     assert json.loads(json.dumps(rows("imports")[0].report))["taken"] == {"sessions": 1, "exchanges": 1}
+
+
+def test_one_response_told_twice_in_one_log_is_taken_once(write, imported, sessions):
+    def pair(answer, session):
+        choice = {"index": 0, "message": answer, "finish_reason": "stop"}
+        response = {"id": "chatcmpl-9", "choices": [choice]}
+        return {"session": session, "request": {"messages": [USER]}, "response": response}
+
+    report = imported(write("a.jsonl", pair(REPLY, "a"), pair(REPLY, "a") | {"note": "again"}, pair(ASKED, "a")))
+    assert (report.taken["exchanges"], report.merged["exchanges"]) == (2, 1)
+
+
+def test_secrets_are_taken_out_before_anything_is_stored(write, imported, sessions, rows, tmp_path):
+    secret = "sk-proj-a1b2c3d4e5f6g7h8i9j0k1l2"
+    line = {"messages": [{"role": "user", "content": f"use {secret}"}, REPLY, {"role": "user", "content": secret}]}
+    assert imported(write("a.jsonl", line)).taken["exchanges"] == 1
+    ((exchange,),) = sessions()
+    assert exchange.messages[0]["content"] == "use [redacted:api_key]"
+    assert secret.encode() not in zlib.decompress(rows("import_items")[0].raw)
+    assert not any(secret.encode() in path.read_bytes() for path in tmp_path.glob("store.sqlite*"))
+    assert imported(write("a.jsonl", line)).taken.total() == 0
+
+
+def test_what_no_database_takes_is_refused_and_the_rest_is_stored(write, imported):
+    report = imported(write("a.jsonl", {"messages": [USER, REPLY], "session": "\ud800"}, {"messages": [MORE, REPLY]}))
+    assert report.taken["exchanges"] + report.refused.total() == 2
+    assert report.taken["exchanges"] >= 1

@@ -42,6 +42,13 @@ COMMANDS = (
     Command("status", "look", "Is it working, is it getting better.", "nightschool status --agent support-shop"),
     Command("explain", "look", "What became of one exchange, and why.", "nightschool explain chatcmpl-7f3a"),
     Command("import", "teach", "Take in logs of other tools.", "nightschool import traces.jsonl", module="imports"),
+    Command(
+        "export",
+        "teach",
+        "Write what was recorded as a file for others.",
+        "nightschool export sft --agent support-shop --out sft.jsonl",
+        module="exports",
+    ),
     Command("train", "teach", "Train a candidate.", "nightschool train --objective sft --data handbook.jsonl"),
     Command(
         "gate",

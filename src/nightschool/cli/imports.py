@@ -36,17 +36,21 @@ def take_in(
 
     Example: nightschool import traces.jsonl --dry-run
     """
+    from nightschool.access.keys import key_secret
+    from nightschool.access.privacy import read_privacy
     from nightschool.imports.report import together
     from nightschool.imports.taking import Wish, survey, take
 
     call: Call = ctx.obj
     name, paths = _files(words)
-    wish = Wish(name, agent, call.config.agent)
     there = have_store(call.config)
     if dry_run and not there:
+        wish = Wish(name, agent, call.config.agent)
         reports = _each(call, paths, lambda path, say: survey(path, wish, None, say), "Looking through")
         return _answer(together(reports), reports, dry_run, max_lost)
     with call.store(create=not dry_run) as store:
+        privacy = read_privacy(call.config.section("privacy"), key_secret(call.config.state))
+        wish = Wish(name, agent, call.config.agent, privacy)
         reports = _each(call, paths, lambda path, say: survey(path, wish, store, say), "Looking through")
         found = together(reports)
         if dry_run or found.lost_share * 100 > max_lost or not found.conversations:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
@@ -25,6 +26,8 @@ NAME = "atif"
 ASIDE = "nightschool"  # key below `extra`
 SOURCES = {"system": "system", "user": "user", "agent": "assistant"}
 UNKNOWN_SAMPLER = Sampler(constraints="not told")
+SEVERAL = "several calls in one step"
+COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 NOT_ALL = "The log does not carry prompt ids, completion ids and log-probabilities that fit together."
 
 
@@ -95,12 +98,16 @@ def _conversation(trajectory: Json, parent: Json | None, raw: Raw, data: bytes) 
         branch=Branch.MAIN if parent is None else Branch.SUB_AGENT,
     )
     turns, tail = _turns(steps, blank)
+    calls = [step for step in steps if _is_call(step)]
+    judgements = list(_judgements(aside, session))
+    for turn, step in zip(turns, calls, strict=True):
+        judgements += _judgements(_aside(step), session, turn.key)
     return Conversation(
         key=f"{NAME}:{session}",
         digest=digest(trajectory),
         place=f"line {raw.line}",
         turns=turns,
-        judgements=tuple(_judgements(aside, session)),
+        judgements=tuple(judgements),
         raw=data,
         tail=tail,
         left_out=tuple("copied or made without a model" for step in steps if _is_agents(step) and not _is_call(step)),
@@ -137,17 +144,8 @@ def _record(step: Json, message: Json, blank: Record) -> Record:
     tokens = _tokens(metrics)
     several = (step.get("llm_call_count") or 1) > 1
     exact = None not in tokens and not several
-    told = {f.name: aside["sampler"][f.name] for f in fields(Sampler) if f.name in (aside.get("sampler") or {})}
-    counts = {
-        name: metrics[key]
-        for name, key in (
-            ("prompt_tokens", "prompt_tokens"),
-            ("completion_tokens", "completion_tokens"),
-            ("cached_tokens", "cached_tokens"),
-        )
-        if isinstance(metrics.get(key), int)
-    }
-    return replace(
+    counts = {name: metrics[name] for name in COUNTS if isinstance(metrics.get(name), int)}
+    record = replace(
         blank,
         choices=(Choice(0, message, aside.get("finish_reason"), tokens.completion, tokens.logprobs),),
         prompt_ids=tokens.prompt,
@@ -155,12 +153,51 @@ def _record(step: Json, message: Json, blank: Record) -> Record:
         fidelity=Fidelity.EXACT if exact else Fidelity.TEXT,
         fidelity_reason=None if exact else (NO_IDS if tokens == (None, None, None) else NOT_ALL),
         logprob_provenance=LogprobProvenance.NONE if tokens.logprobs is None else LogprobProvenance.ENGINE,
-        sampler=Sampler(**told) if told else UNKNOWN_SAMPLER,
+        sampler=UNKNOWN_SAMPLER,
         usage=counts or None,
-        upstream_id=aside.get("upstream_id"),
-        context_complete=aside.get("context_complete", True),
-        flags=("several calls in one step",) if several else (),
+        flags=(SEVERAL,) if several else (),
     )
+    return record if not aside else _as_told(record, aside)
+
+
+def _as_told(record: Record, aside: Json) -> Record:
+    """What the format has no word for. It may say less than ids and log-probabilities do, never more."""
+    told = {f.name: aside["sampler"][f.name] for f in fields(Sampler) if f.name in (aside.get("sampler") or {})}
+    caller = replace(
+        record.caller,
+        external_key=aside.get("external_key"),
+        training_allowed=record.caller.training_allowed and aside.get("training_allowed", True),
+    )
+    lower = Fidelity(aside["fidelity"]) if record.fidelity == Fidelity.EXACT and "fidelity" in aside else None
+    scored = LogprobProvenance(aside["logprobs_by"]) if "logprobs_by" in aside else None
+    return replace(
+        record,
+        id=_known_id(aside.get("exchange")),
+        caller=caller,
+        choices=(*record.choices, *(_further(choice) for choice in aside.get("choices") or ())),
+        tools=tuple(aside.get("tools", record.tools)),
+        sampler=Sampler(**told) if told else record.sampler,
+        upstream_id=aside.get("upstream_id"),
+        branch=Branch(aside["branch"]) if "branch" in aside else record.branch,
+        context_complete=aside.get("context_complete", True),
+        flags=tuple(aside.get("flags", record.flags)),
+        fidelity=lower or record.fidelity,
+        fidelity_reason=aside.get("fidelity_reason"),
+        logprob_provenance=scored or record.logprob_provenance,
+    )
+
+
+def _known_id(given: Any) -> str:
+    """The id that an exchange had where it was exported; empty for anything that is none."""
+    try:
+        return str(uuid.UUID(given))
+    except (TypeError, ValueError, AttributeError):
+        return ""
+
+
+def _further(told: Json) -> Choice:
+    tokens = _tokens(told)
+    return Choice(told["index"], told["message"], told.get("finish_reason"), tokens.completion, tokens.logprobs)
 
 
 def _tokens(metrics: Json) -> Tokens:
@@ -202,8 +239,9 @@ def _aside(holder: Json) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def _judgements(aside: Json, session: str) -> Iterator[Judgement]:
-    for number, said in enumerate(aside.get("feedback") or ()):
+def _judgements(aside: Json, session: str, turn: str | None = None) -> Iterator[Judgement]:
+    """Feedback without keys: what the store has already is known by what it says."""
+    for said in aside.get("feedback") or ():
         item = NewFeedback(
             TargetKind.SESSION,
             session,
@@ -214,9 +252,8 @@ def _judgements(aside: Json, session: str) -> Iterator[Judgement]:
             said.get("author"),
             said.get("confidence"),
             said.get("observed_at"),
-            key=f"{session}/{number}/{digest(said)[:16]}",
         )
-        yield Judgement(item)
+        yield Judgement(item, turn)
 
 
 FORMAT = Format(NAME, knows, convert)

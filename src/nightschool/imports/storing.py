@@ -15,33 +15,41 @@ from dataclasses import dataclass, field, replace
 import orjson
 import sqlalchemy as sa
 
+from nightschool.access.privacy import Privacy
+from nightschool.access.redaction import redact, redactor
 from nightschool.errors import RefusedError
+from nightschool.feedback.body import NewFeedback
 from nightschool.feedback.record import KeyTakenError, insert_feedback
 from nightschool.imports.values import Conversation, Judgement, Turn, exchange_id
 from nightschool.store.blobs import stored
 from nightschool.store.database import Store
-from nightschool.store.exchanges import insert_exchange
+from nightschool.store.insertion import insert_exchanges
 from nightschool.store.matching import match_key
 from nightschool.store.records import Record, Timing
-from nightschool.store.schema import blobs, choices, exchanges, feedback, import_items, messages
+from nightschool.store.schema import blobs, choices, exchanges, feedback, import_items, messages, sessions
 from nightschool.store.sessions import find_session
 from nightschool.store.tree import canonical, put_messages, with_content
 from nightschool.types import TargetKind
 
-TURNS_A_WRITE = 8  # a write stays well below what the other writer of the store may wait
+TURNS_A_WRITE = 16  # a write stays well below what the other writer of the store may wait
 TIMELESS = "time of import"
 
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """One file on its way into the store. `agent` overrides what the log says, `fallback` is for logs that say none."""
+    """One file on its way into the store. `agent` overrides what the log says, `fallback` is for logs that say none.
+
+    `privacy` says what is removed before anything is stored. `sessions` holds those that were counted.
+    """
 
     store: Store | None
     import_id: str
     agent: str | None
     fallback: str
     now: float
+    privacy: Privacy
     dry: bool = False
+    sessions: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -59,26 +67,28 @@ def store_conversation(taking: Taking, conversation: Conversation) -> Told:
     told = Told()
     store = taking.store
     if store is None:  # a dry run where nothing was ever stored
-        return _all_new(conversation)
+        return _all_new(taking, conversation)
     with store.read() as conn:
         if conversation.digest in stored(conn, import_items.c.digest, store.tenant, [conversation.digest]):
-            told.merged = _all_new(conversation).taken
+            told.merged = _all_new(taking, conversation).taken
             return told
     known: dict[str, str] = {}
     for start in range(0, len(conversation.turns), TURNS_A_WRITE):
         part = conversation.turns[start : start + TURNS_A_WRITE]
         if taking.dry:
             with store.read() as conn:
-                _count(told, part, _known(conn, store.tenant, conversation, part))
+                known = _known(conn, store.tenant, conversation, part)
+                told.merged["exchanges"] += len(known)
+                told.taken["exchanges"] += len(part) - len(known)
             continue
         known |= store.write(lambda conn, part=part, start=start: _put(conn, taking, conversation, part, start, told))
     if taking.dry:
         with store.read() as conn:
             _count_feedback(conn, store.tenant, conversation, told)
+            there = find_session(conn, store.tenant, _session_name(conversation)) is not None
+            _count_session(taking, conversation, told.merged if there or told.merged["exchanges"] else told.taken)
     else:
         store.write(lambda conn: _finish(conn, taking, conversation, known, told))
-    if conversation.turns:
-        (told.taken if told.taken["exchanges"] == len(conversation.turns) else told.merged)["sessions"] += 1
     return told
 
 
@@ -88,12 +98,22 @@ def _put(
     """Insert what is new of `part`; the exchange of each of its turns."""
     tenant = _tenant(taking)
     known = _known(conn, tenant, conversation, part)
+    new: dict[str, Record] = {}
+    same: dict[tuple[str, bytes], str] = {}
     for place, turn in enumerate(part, start):
-        if turn.key not in known:
-            known[turn.key] = insert_exchange(conn, tenant, _record(conn, taking, conversation, turn, place))
-            told.taken["exchanges"] += 1
+        if turn.key in known:
+            continue
+        record = _record(conn, taking, conversation, turn, place)
+        if record.upstream_id and record.choices:  # told twice in one log
+            said = (record.upstream_id, match_key(record.choices[0].message))
+            known[turn.key] = same.setdefault(said, record.id)
         else:
-            told.merged["exchanges"] += 1
+            known[turn.key] = record.id
+        if known[turn.key] == record.id:
+            new.setdefault(record.id, record)
+    insert_exchanges(conn, tenant, list(new.values()))
+    told.taken["exchanges"] += len(new)
+    told.merged["exchanges"] += len(part) - len(new)
     return known
 
 
@@ -138,30 +158,36 @@ def _record(conn: sa.Connection, taking: Taking, conversation: Conversation, tur
         caller = replace(caller, parent_session=parent or caller.parent_session)
     caller = replace(caller, agent=taking.agent or caller.agent or taking.fallback)
     at = taking.now + place / 1000 if turn.at is None else turn.at
-    return replace(
+    whole = replace(
         record,
         id=_id(conversation, turn),
         caller=caller,
         timing=Timing(at, record.timing.duration_ms, record.timing.first_byte_ms),
         request_body=canonical(request),
         messages=tuple(path),
-        flags=record.flags if turn.at is not None else (*record.flags, TIMELESS),
+        flags=record.flags if turn.at is not None or TIMELESS in record.flags else (*record.flags, TIMELESS),
         origin=taking.import_id,
     )
+    return redact(whole, taking.privacy)
 
 
 def _finish(conn: sa.Connection, taking: Taking, conversation: Conversation, known: dict[str, str], told: Told) -> None:
     """What comes after the turns: the rest of the messages, the judgements, and the log's own bytes."""
     tenant = _tenant(taking)
-    first = next(iter(known.values()), None)
-    session = first and conn.scalar(
-        sa.select(exchanges.c.session_id).where(exchanges.c.tenant == tenant, exchanges.c.id == first)
-    )
+    clean = redactor(taking.privacy)
+    session = None
+    if known:
+        s, e = sessions.c, exchanges.c
+        own = sa.and_(s.tenant == e.tenant, s.id == e.session_id)
+        query = sa.select(s.id, s.origin).join(exchanges, own)
+        first = next(iter(known.values()))
+        session, origin = conn.execute(query.where(e.tenant == tenant, e.id == first)).one()
+        _count_session(taking, conversation, told.taken if origin == taking.import_id else told.merged)
     for judgement in conversation.judgements:
         _judge(conn, taking, judgement, known, session, told)
     leaf = None
     if conversation.tail is not None:
-        leaf = put_messages(conn, tenant, conversation.tail.path())
+        leaf = put_messages(conn, tenant, [clean.value(message) for message in conversation.tail.path()])
     row = {
         "tenant": tenant,
         "digest": conversation.digest,
@@ -169,7 +195,7 @@ def _finish(conn: sa.Connection, taking: Taking, conversation: Conversation, kno
         "import_id": taking.import_id,
         "place": conversation.place,
         "session_id": session,
-        "raw": zlib.compress(conversation.raw),
+        "raw": zlib.compress(clean.body(conversation.raw)),
         "leaf": leaf,
     }
     conn.execute(sa.insert(import_items), row)
@@ -193,6 +219,9 @@ def _judge(
         item = replace(item, target_kind=TargetKind.EXCHANGE, target_id=target)
     elif item.target_kind == TargetKind.SESSION and session is not None:
         item = replace(item, target_id=session)
+    if item.key is None and _is_told(conn, tenant, item):
+        told.merged["feedback"] += 1
+        return
     try:
         receipt = insert_feedback(conn, tenant, item, True, time.time())
     except (RefusedError, KeyTakenError) as error:
@@ -200,6 +229,24 @@ def _judge(
         return
     (told.merged if receipt.repeated else told.taken)["feedback"] += 1
     told.parked += receipt.state == "parked" and not receipt.repeated
+
+
+def _is_told(conn: sa.Connection, tenant: str, item: NewFeedback) -> bool:
+    """Whether the same was said of the same target, by whatever name it was called."""
+    f = feedback.c
+    on_session = item.target_kind == TargetKind.SESSION
+    same = (
+        f.tenant == tenant,
+        sa.and_(f.session_id == item.target_id, f.exchange_id.is_(None))
+        if on_session
+        else f.exchange_id == item.target_id,
+        f.name == item.name,
+        f.kind == item.kind.value,
+        f.source == item.source,
+    )
+    query = sa.select(f.value, f.author, f.observed_at).where(*same)
+    told = [(row.value, row.author, row.observed_at) for row in conn.execute(query)]
+    return (item.value, item.author, item.observed_at) in told
 
 
 def _by_external_key(conn: sa.Connection, tenant: str, keys: Sequence[str]) -> str | None:
@@ -210,31 +257,38 @@ def _by_external_key(conn: sa.Connection, tenant: str, keys: Sequence[str]) -> s
     return next((found[key] for key in keys if key in found), None)
 
 
-def _count(told: Told, part: Sequence[Turn], known: dict[str, str]) -> None:
-    told.merged["exchanges"] += len(known)
-    told.taken["exchanges"] += len(part) - len(known)
-
-
 def _count_feedback(conn: sa.Connection, tenant: str, conversation: Conversation, told: Told) -> None:
-    keys = [f"admin:{judgement.item.key}" for judgement in conversation.judgements]
+    """By their keys alone: a judgement without one counts as new until it is compared with what is stored."""
+    keys = [f"admin:{judgement.item.key}" for judgement in conversation.judgements if judgement.item.key]
     there = stored(conn, feedback.c.idempotency_key, tenant, keys)
     told.merged["feedback"] += len(there)
-    told.taken["feedback"] += len(keys) - len(there)
+    told.taken["feedback"] += len(conversation.judgements) - len(there)
 
 
-def _all_new(conversation: Conversation) -> Told:
+def _all_new(taking: Taking, conversation: Conversation) -> Told:
     told = Told()
-    counts = {
-        "sessions": int(bool(conversation.turns)),
-        "exchanges": len(conversation.turns),
-        "feedback": len(conversation.judgements),
-    }
+    counts = {"exchanges": len(conversation.turns), "feedback": len(conversation.judgements)}
     told.taken.update({name: count for name, count in counts.items() if count})
+    _count_session(taking, conversation, told.taken)
     return told
 
 
+def _session_name(conversation: Conversation) -> str:
+    named = conversation.turns[0].record.caller.session if conversation.turns else None
+    return named or conversation.key
+
+
+def _count_session(taking: Taking, conversation: Conversation, counts: Counter[str]) -> None:
+    """Each session once, however many of the file's conversations are in it."""
+    name = _session_name(conversation)
+    if conversation.turns and name not in taking.sessions:
+        taking.sessions.add(name)
+        counts["sessions"] += 1
+
+
 def _id(conversation: Conversation, turn: Turn) -> str:
-    return exchange_id(f"{conversation.key}/{turn.key}")
+    """The id that the log gives, where it was written here; else one derived from what the call is."""
+    return turn.record.id or exchange_id(f"{conversation.key}/{turn.key}")
 
 
 def _tenant(taking: Taking) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import sqlalchemy as sa
+from sqlalchemy.exc import StatementError
 
+from nightschool.access.privacy import Privacy
 from nightschool.errors import InputError
 from nightschool.imports.formats import FORMATS
 from nightschool.imports.reading import Raw, read_again, read_records
@@ -26,11 +28,15 @@ LOOKED_AT = 20  # records that may tell what format a file has
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be imported. `format` and `agent` are `None` where the files are to say it."""
+    """What is to be imported. `format` and `agent` are `None` where the files are to say it.
+
+    `privacy` says which personal data are removed; secrets always are.
+    """
 
     format: str | None
     agent: str | None
     fallback_agent: str
+    privacy: Privacy = field(default_factory=Privacy)
 
 
 def survey(path: Path, wish: Wish, store: Store | None, say: Say) -> Report:
@@ -38,12 +44,12 @@ def survey(path: Path, wish: Wish, store: Store | None, say: Say) -> Report:
 
     Raises: MissingError, InputError: it cannot be read, or its format is not known.
     """
-    return _go_through(path, Taking(store, "", wish.agent, wish.fallback_agent, time.time(), dry=True), wish, say)
+    return _go_through(path, _taking(store, "", wish, dry=True), wish, say)
 
 
 def take(path: Path, wish: Wish, store: Store, say: Say) -> Report:
     """Store what is new of the file. Interrupted and run again, it goes on; a whole file again adds nothing."""
-    taking = Taking(store, new_id(), wish.agent, wish.fallback_agent, time.time())
+    taking = _taking(store, new_id(), wish)
     report = _go_through(path, taking, wish, say)
     if report.taken.total():
         row = {
@@ -59,12 +65,20 @@ def take(path: Path, wish: Wish, store: Store, say: Say) -> Report:
     return report
 
 
+def _taking(store: Store | None, import_id: str, wish: Wish, dry: bool = False) -> Taking:
+    return Taking(store, import_id, wish.agent, wish.fallback_agent, time.time(), wish.privacy, dry)
+
+
 def _go_through(path: Path, taking: Taking, wish: Wish, say: Say) -> Report:
     known = find_format(path, wish.format)
     report = Report(path.name, known.name)
     for conversation in iterate(_conversations(path, known, report, say)):
-        told = store_conversation(taking, conversation)
         report.conversations += 1
+        try:
+            told = store_conversation(taking, conversation)
+        except (ValueError, OverflowError, StatementError) as error:  # boundary: what no database takes
+            report.refuse(f"it cannot be stored ({type(error).__name__})", conversation.place)
+            continue
         report.taken += told.taken
         report.merged += told.merged
         report.merged["exchanges"] += conversation.repeated
