@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,6 +44,7 @@ _segments = Prepared(
 )
 _space = re.compile(r"[ \t\n\r]*")
 _decoder = json.JSONDecoder()
+_scan_once: Callable[[str, int], tuple[object, int]] = _decoder.scan_once  # type: ignore[attr-defined]  # raw_decode without its frame
 
 
 class Segment(NamedTuple):
@@ -119,16 +120,25 @@ def scan(raw: bytes) -> list[Segment]:
         text = raw.decode()
     except UnicodeDecodeError:
         return [Segment(raw)]
+    if raw.isascii():
+        return _cut_at(_spans(text), lambda start, end: raw[start:end])
+    return _cut_at(_spans(text), lambda start, end: text[start:end].encode())
+
+
+def _cut_at(spans: Iterator[tuple[int, int, str]], part: Callable[[int, int | None], bytes]) -> list[Segment]:
     segments: list[Segment] = []
     done = 0
     try:
-        for start, end, kind in _spans(text):
-            segments.append(Segment(text[done:start].encode()))
-            segments += cut(text[start:end].encode(), kind)
+        for start, end, kind in spans:
+            segments.append(Segment(part(done, start)))
+            if end - start < MIN_CHARS // 4:  # of UTF-8 no more than four bytes are one character
+                segments.append(Segment(part(start, end), kind))
+            else:
+                segments += cut(part(start, end), kind)
             done = end
     except (ValueError, IndexError, RecursionError):
         pass
-    return [*segments, Segment(text[done:].encode())]
+    return [*segments, Segment(part(done, None))]
 
 
 def cut(raw: bytes, kind: str = "") -> list[Segment]:
@@ -152,15 +162,23 @@ def _spans(text: str) -> Iterator[tuple[int, int, str]]:
         if key in MESSAGE_KEYS and text[at] == "[":
             at = _skip(text, at + 1)
             while text[at] != "]":
-                _, end = _decoder.raw_decode(text, at)
+                _, end = _value(text, at)
                 yield at, end, MESSAGE
-                at = _next(text, end, "]")
+                # the usual comma without a call: this is the loop over everything that is resent
+                at = end + 1 if text[end] == "," and text[end + 1] == "{" else _next(text, end, "]")
             end = at + 1
         else:
             _, end = _decoder.raw_decode(text, at)
             if key == TOOLS:
                 yield at, end, TOOLS
         at = _next(text, end, "}")
+
+
+def _value(text: str, at: int) -> tuple[object, int]:
+    try:
+        return _scan_once(text, at)
+    except StopIteration as error:
+        raise ValueError(f"no value at {at}") from error
 
 
 def _skip(text: str, at: int) -> int:

@@ -31,7 +31,7 @@ from nightschool.types import MARKS, Json, Sampler
 
 _insert = insert_into(table)
 _insert_choice = insert_into(choice_table)
-_columns = [column.name for column in table.c]
+_blank = dict.fromkeys(table.c.keys())
 
 
 def insert_exchange(conn: sa.Connection, tenant: str, record: Record) -> str:
@@ -58,12 +58,14 @@ def insert_exchanges(conn: sa.Connection, tenant: str, records: Sequence[Record]
     waiting = _Waiting(conn, tenant)
     places: list[Place] = []
     for item, row in zip(parsed, rows, strict=True):
-        if waiting.holds(item):
+        asks = _asks(item)
+        if not waiting.offers.isdisjoint(asks):
             waiting.write()
         place = place_exchange(conn, tenant, item.record, item.nodes)
         places.append(place)
         row |= _placed(item, place) | prompt_columns(item.record, place.parent)
         waiting.add(item, row, place)
+        waiting.offers |= asks
     waiting.write()
     match_feedback(conn, tenant, list(zip(records, places, strict=True)))
     remember(conn, memo)
@@ -88,7 +90,7 @@ class _Parsed:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Rows of exchanges that are placed and not yet written, and what later ones might look for in them."""
+    """Rows of exchanges that are placed and not yet written. `offers` is what others might look for in them."""
 
     conn: sa.Connection
     tenant: str
@@ -96,17 +98,12 @@ class _Waiting:
     choices: list[Json] = field(default_factory=list)
     offers: set[tuple[str, str | bytes]] = field(default_factory=set)
 
-    def holds(self, item: _Parsed) -> bool:
-        """Whether the place of `item` may depend on what waits."""
-        return not self.offers.isdisjoint(_asks(item))
-
     def add(self, item: _Parsed, row: Json, place: Place) -> None:
         touch_session(self.conn, self.tenant, place, item.record)
-        self.rows.append({name: row.get(name) for name in _columns})
+        self.rows.append({**_blank, **row})
         self.choices += _choice_rows(self.tenant, item.record, item.replies)
         offers = [("session", place.session_id), ("id", item.record.id), ("id", item.record.upstream_id)]
         self.offers.update((kind, name) for kind, name in offers if name)
-        self.offers.update(_asks(item))
         if item.nodes and item.first_reply:
             self.offers.add(("reply", item.first_reply.key))
 

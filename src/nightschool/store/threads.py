@@ -65,12 +65,8 @@ class Thread:
 def read_thread(nodes: Sequence[Node], messages: Sequence[Json], tools: Sequence[Json]) -> Thread:
     """`nodes` are those of `messages`."""
     first = num_leading(messages)
-    replies: list[str] = []
-    end: str | None = None
-    for node in nodes[first:]:
-        end = rolling_match(end, node.key)
-        if node.role == "assistant":
-            replies.append(end)
+    replies = [node.dialogue for node in nodes[first:] if node.role == "assistant" and node.dialogue]
+    end = nodes[-1].dialogue if nodes else None
     system = hashlib.sha256(b"\0".join(node.key for node in nodes[:first])).hexdigest()[:16]
     text = "".join(content_text(message.get("content")) for message in messages[:first])[:OPENING_CHARS]
     spoken = text or "\0".join(sorted(_tool_name(tool) for tool in tools))

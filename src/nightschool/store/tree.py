@@ -39,6 +39,7 @@ _insert_spelling = insert_into(spellings)
 class Node:
     """A message at its place in the tree; `content` is its canonical JSON, `key` what matching compares.
 
+    `dialogue` is the match hash without the system messages that stand before the dialogue, `None` for these.
     `spelling` is how a request body spells it, `None` where none does; `reads_same` says that it is JSON for
     the same content.
     """
@@ -50,6 +51,7 @@ class Node:
     role: str
     content: bytes
     key: bytes = b""
+    dialogue: str | None = None
     spelling: bytes | None = None
     reads_same: bool = False
 
@@ -217,7 +219,7 @@ def _chained(previous: str | None, data: bytes, role: object) -> str:
 def _node(tenant: str, message: Json, parent: Node | None, spelling: bytes | None) -> Node:
     content, key = canonical(message), match_key(message)
     role = message.get("role")
-    above = parent.hash if parent else None
+    above, before = (parent.hash, parent.dialogue) if parent else (None, None)
     return Node(
         hash=_chained(above, b"\0".join([tenant.encode(), (above or "root").encode(), content]), role),
         parent_hash=above,
@@ -226,6 +228,7 @@ def _node(tenant: str, message: Json, parent: Node | None, spelling: bytes | Non
         role=well_formed(role) if isinstance(role, str) else "",
         content=content,
         key=key,
+        dialogue=None if before is None and role in SHARED_ROLES else rolling_match(before, key),
         spelling=spelling,
         reads_same=spelling is not None and _reads_as(spelling, content),
     )

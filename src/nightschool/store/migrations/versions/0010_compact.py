@@ -166,11 +166,20 @@ def rolled(previous: str | None, key: bytes) -> str:
 def match_key(message: dict[str, Any]) -> bytes:
     made = message.get("tool_calls")
     calls = [
-        (call["function"].get("name"), call["function"].get("arguments"))
+        (call["function"].get("name"), value_of(call["function"].get("arguments")))
         for call in (made if isinstance(made, list) else ())
         if isinstance(call, dict) and isinstance(call.get("function"), dict)
     ]
     return sorted_json([message.get("role"), content_text(message.get("content")), calls])
+
+
+def value_of(arguments: object) -> object:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
 
 
 def sorted_json(value: object) -> bytes:
