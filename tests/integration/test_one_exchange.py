@@ -131,7 +131,8 @@ def test_one_exchange_lands_with_exact_ids_is_judged_and_explained(taught, clien
     told = run(taught, "explain", reply.id)
     assert told.code == 0
     assert told.out.startswith(f"Exchange {key}: Not yet looked at by any run.")
-    assert f"exact_tokens, {len(choice.completion_ids)} sampled" in told.out
+    assert "fidelity\texact_tokens" in told.out
+    assert f"tokens\t{len(choice.completion_ids)} sampled" in told.out
     assert "thumb\tfalse\tend_user\tthis exchange" in told.out
 
 

@@ -260,3 +260,36 @@ def test_a_cut_reply_is_continued_where_the_agent_left(insert, row):
     after = insert([*ASK, got, {"role": "tool", "tool_call_id": "c", "content": "late"}], "It is late.")
     assert row(after).parent_exchange_id == cut
     assert [branch(row(i)) for i in (cut, after)] == ["main", "main"]
+
+
+def test_reused_call_ids_stay_as_they_are_and_part_nothing(store, insert, row):
+    """B11: one id for calls of turns 1 and 2, twice in one message, and empty; a client may renumber them later."""
+
+    def calls(*ids: str) -> Json:
+        made = [
+            {"id": i, "type": "function", "function": {"name": f"f{n}", "arguments": "{}"}} for n, i in enumerate(ids)
+        ]
+        return {"role": "assistant", "content": None, "tool_calls": made}
+
+    def results(*ids: str) -> list[Json]:
+        return [{"role": "tool", "tool_call_id": i, "content": f"result {n}"} for n, i in enumerate(ids)]
+
+    history: list[Json] = list(ASK)
+    turns = []
+    for ids in (("a", "a"), ("a",), ("", "")):
+        turns.append(insert(list(history), choices=(Choice(0, calls(*ids), "tool_calls"),)))
+        history += [calls(*ids), *results(*ids)]
+    renumbered = [
+        {**m, "tool_calls": [{**c, "id": f"new {n}"} for n, c in enumerate(m["tool_calls"])]}
+        if "tool_calls" in m
+        else m
+        for m in history
+    ]
+    last = insert(renumbered, "done")
+    assert [row(i).parent_exchange_id for i in (*turns, last)] == [None, *turns]
+    with store.read() as conn:
+        kept = load_exchange(conn, "default", turns[2])
+        asked = load_exchange(conn, "default", last)
+    assert [m.get("tool_call_id") for m in kept.messages if m["role"] == "tool"] == ["a", "a", "a"]
+    assert [c["id"] for c in kept.choices[0].message["tool_calls"]] == ["", ""]
+    assert asked.messages == tuple(renumbered)

@@ -26,8 +26,8 @@ REPLY = {"role": "assistant", "content": "hello"}
         (worlds.CALLED_BY_ID, "sqlite_autoindex_exchanges_1 (tenant=? AND id=?)"),
     ],
 )
-def test_each_query_takes_the_index_that_is_meant_for_it(store, query, index):
-    with store.read() as conn:
+def test_each_query_takes_the_index_that_is_meant_for_it(file_store, query, index):
+    with file_store.read() as conn:
         sql = str(query.statement.compile(dialect=conn.dialect))
         plan = [row[3] for row in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", (None,) * sql.count("?"))]
     first = next(line for line in plan if "USING" in line)
