@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from nightschool.errors import ConfigError
 
 DEFAULT_FILE = Path("nightschool.toml")
-SECTIONS = ("gateway", "upstream", "training", "gate", "privacy")
+SECTIONS = ("gateway", "upstream", "training", "gate", "privacy", "feedback")
 PLAIN_KEYS = ("state", "host", "port", "engine_url", "model", "agent", "tenant", "store")
 HIGHEST_PORT = 65535
 

@@ -54,6 +54,8 @@ EXPECTED = {
     ("POST", "/v1/feedback/tokens"): JUDGES,
     ("POST", "/v1/feedback/browser"): ANYBODY,  # who has a token in the body
     ("OPTIONS", "/v1/feedback/browser"): ANYBODY,
+    ("POST", "/v1/webhooks/{name}"): ANYBODY,  # what its sender signed
+    ("POST", "/v1/logs"): JUDGES,
     ("GET", "/health"): ANYBODY,
     ("GET", "/static/{name}"): ANYBODY,
     **{

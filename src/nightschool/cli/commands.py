@@ -41,6 +41,14 @@ COMMANDS = (
     ),
     Command("status", "look", "Is it working, is it getting better.", "nightschool status --agent support-shop"),
     Command("explain", "look", "What became of one exchange, and why.", "nightschool explain chatcmpl-7f3a"),
+    Command(
+        "feedback",
+        "look",
+        "What was heard, what waits; files of it.",
+        "nightschool feedback import tickets.csv --dry-run",
+        ("list", "show", "import", "parked"),
+        "list",
+    ),
     Command("import", "teach", "Take in logs of other tools.", "nightschool import traces.jsonl", module="imports"),
     Command(
         "export",

@@ -28,6 +28,7 @@ from nightschool.config import Config, check_engine_url
 from nightschool.dashboard.app import build_dashboard
 from nightschool.engine.__main__ import KEY_VARIABLE
 from nightschool.errors import BusyError, ConfigError, MissingError, NightschoolError, UpstreamError
+from nightschool.feedback.settings import feedback_settings
 from nightschool.gateway.app import build_app
 from nightschool.gateway.server import make_server
 from nightschool.gateway.settings import GatewaySettings
@@ -141,6 +142,7 @@ def gateway_settings(config: Config, access: Access) -> GatewaySettings:
     if upstream.tokenizer is not None:
         table["tokenizer"] = _tokenizer_folder(upstream)
     table["privacy"] = read_privacy(config.section("privacy"), key_secret(config.state))
+    table["feedback"] = feedback_settings(config.section("feedback"), os.environ)
     table["allowed_hosts"] = (*table.get("allowed_hosts", ()), config.host)
     return replace(settings, **table)
 

@@ -1,0 +1,54 @@
+"""`nightschool feedback`: list, show, parked, import."""
+
+from nightschool.feedback.body import read_feedback
+from nightschool.feedback.record import insert_feedback
+from nightschool.store.exchanges import Caller, Record, Timing, insert_exchange
+
+NOW = 1_772_366_400.0
+
+
+def said(store, at: float = NOW, **body) -> None:
+    item = read_feedback({"kind": "thumb", "value": True, "observed_at": at, **body}, at)
+    store.write(lambda conn: insert_feedback(conn, store.tenant, item, False, at, 1e9))
+
+
+def test_show_tells_the_history_and_what_holds(run, store):
+    record = Record("x-1", Caller("shop", external_key="ticket-1"), Timing(NOW), "base", b"{}")
+    store.write(lambda conn: insert_exchange(conn, store.tenant, record))
+    said(store, exchange="x-1", value=False)
+    said(store, NOW + 60, external_key="ticket-1")
+    told = run("feedback", "show", "ticket-1")
+    assert told.out.splitlines()[0] == "2 items about ticket-1, 1 of them hold."
+    assert [line.split("\t")[3:6:2] for line in told.out.splitlines()[2:]] == [
+        ["false", "superseded"],
+        ["true", "holds"],
+    ]
+    document = run("feedback", "show", "ticket-1", "--json").document
+    assert [item["value"] for item in document["data"]["current"]] == [True]
+    assert run("feedback", "show", "ticket-9").code == 5
+    assert run("feedback", "--json").document["data"]["feedback"][0]["value"] is False
+    assert run("feedback", "list", "--only", "sideways").code == 2
+
+
+def test_parked_tells_until_when(run, store):
+    said(store, exchange="never")
+    told = run("feedback", "parked")
+    assert told.out.startswith("1 items of feedback wait for their target; 0 have expired.\n")
+    assert "exchange\tnever\tthumb" in told.out
+    assert run("feedback", "parked", "--json").document["data"]["parked"][0]["expires_at"] == "2057-11-07T13:46:40.000Z"
+
+
+def test_import_reports_before_and_after(run, store, tmp_path):
+    file = tmp_path / "tickets.csv"
+    file.write_text(
+        "key_type,key,name,kind,value,time,author\nexchange,x,,thumb,up,1772366400,\nexchange,x,,thumb,?,,\n"
+    )
+    told = run("feedback", "import", str(file), "--dry-run")
+    sentence = "2 rows would be: 0 matched, 1 unmatched, 0 ambiguous, 0 duplicate, 1 refused.\n"
+    assert (told.code, told.out.splitlines(keepends=True)[0]) == (0, sentence)
+    assert f"nightschool feedback import {file}\n" in told.err
+    assert "time\t1 in seconds" in told.out
+    assert run("feedback", "import", str(file), "--json").document["data"]["unmatched"] == 1
+    again = run("feedback", "import", str(file), "--json").document["data"]
+    assert (again["unmatched"], again["duplicate"]) == (0, 1)
+    assert run("feedback", "import", "none.csv").code == 5
