@@ -77,6 +77,7 @@ COMMANDS = (
         ("add", "list", "revoke"),
         "list",
     ),
+    Command("retain", "care", "Delete what is too old to keep.", "nightschool retain --dry-run"),
     Command("doctor", "care", "What is broken, and what mends it.", "nightschool doctor"),
 )
 

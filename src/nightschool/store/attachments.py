@@ -42,6 +42,11 @@ def restore(conn: sa.Connection, tenant: str, value: Any) -> Any:
     return _restored(value, get_blobs(conn, tenant, there)) if there else value
 
 
+def named_in(content: bytes) -> set[str]:
+    """The hashes that a message's JSON refers to, stored or not."""
+    return set(_reference.findall(content.decode("utf-8", "replace"))) if MARK.encode() in content else set()
+
+
 def _lifted(run: str, found: dict[str, bytes]) -> str:
     data = run.encode()
     name = hashlib.sha256(data).hexdigest()

@@ -110,6 +110,25 @@ def get_body(conn: sa.Connection, tenant: str, body_key: str) -> bytes:
     return raw
 
 
+def body_references(conn: sa.Connection, tenant: str, segments: bytes) -> tuple[set[str], set[str]]:
+    """The hashes of the blobs, and of the leaves of branches, that a stored body is restored from.
+
+    Raises:
+        StoreError: a page is not there.
+    """
+    found: set[str] = set()
+    leaves: set[str] = set()
+    todo = _decode(segments)
+    while todo:
+        code, data = todo.pop()
+        if code == BRANCH:
+            leaves.add(data[:DIGEST_BYTES].hex())
+        elif code in (REFERENCE, PAGE) and data.hex() not in found:
+            found.add(data.hex())
+            todo += _decode(get_blob(conn, tenant, data.hex())) if code == PAGE else []
+    return found, leaves
+
+
 def scan(raw: bytes) -> list[Segment]:
     """Cut a body into segments; joined they are `raw`.
 

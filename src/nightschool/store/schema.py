@@ -89,6 +89,16 @@ spellings = Table(
     PrimaryKeyConstraint("tenant", "message_hash", "variant"),
 )
 
+# What removed exchanges referred to, until it is known whether anything else does. `kind`: body | message | blob.
+orphans = Table(
+    "orphans",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("hash", Digest, nullable=False),
+    PrimaryKeyConstraint("tenant", "kind", "hash"),
+)
+
 sessions = Table(
     "sessions",
     metadata,
