@@ -152,6 +152,21 @@ class TestSideBranches:
         assert (kept.agent, kept.policy_version, kept.preview) == ("shop", "base", "where is my parcel?")
         assert kept.num_exchanges == 2
 
+    def test_a_probe_before_the_first_turn_is_not_the_conversation(self, insert, row, session_row):
+        """Claude Code asks for one token of "quota" before it begins."""
+        one = Choice(0, assistant("I"), "length")
+        probe = insert([user("quota")], caller=Caller("small", session="s"), choices=(one,))
+        top = insert(ASK, caller=NAMED)
+        assert [branch(row(i)) for i in (probe, top)] == ["title", "main"]
+        assert session_row(row(top).session_id).agent == "shop"
+        for asked, reply, finish in (
+            ("quota", "I", "stop"),
+            ("quota", "I would", "stop"),
+            ("is it late", "I", "length"),
+        ):
+            kept = insert([user(asked)], caller=Caller("shop"), choices=(Choice(0, assistant(reply), finish),))
+            assert branch(row(kept)) == "main"
+
     def test_after_a_compaction_the_main_branch_goes_on(self, insert, row):
         top = insert(ASK, caller=NAMED)
         short = insert([*ASK, assistant("hello"), SUMMARIZE], SUMMARY, NAMED)

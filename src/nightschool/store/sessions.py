@@ -22,7 +22,7 @@ from nightschool.store.prepared import Prepared, insert_into
 from nightschool.store.records import Caller, Record
 from nightschool.store.schema import blobs, choices, exchanges, messages, sessions
 from nightschool.store.splits import split_key, split_of
-from nightschool.store.threads import Thread, carries_summary, read_thread, side_task
+from nightschool.store.threads import Thread, carries_summary, is_probe, read_thread, side_task
 from nightschool.store.tree import Node, well_formed, with_content
 from nightschool.store.worlds import (
     CALLED,
@@ -237,7 +237,14 @@ def _told(record: Record) -> Branch | None:
     """The branch that the record, its caller or its instruction names."""
     caller = record.caller
     helping = Branch.SUB_AGENT if caller.parent_session and not caller.session else None
-    return record.branch or caller.branch or helping or side_task(record.messages, record.tools)
+    return record.branch or caller.branch or helping or side_task(record.messages, record.tools) or _probing(record)
+
+
+def _probing(record: Record) -> Branch | None:
+    first = record.choices[0] if len(record.choices) == 1 else None
+    if first is None or not is_probe(record.messages, record.tools, first.message, first.finish_reason):
+        return None
+    return Branch.TITLE
 
 
 def _name(caller: Caller) -> str | None:

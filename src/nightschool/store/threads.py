@@ -21,6 +21,7 @@ SYSTEM_ROLES = ("system", "developer")
 OPENING_CHARS = 64  # of the system message: what comes later in it is what harnesses change
 INSTRUCTION_CHARS = 200  # an instruction of a harness is at least this long; what a person asks is shorter
 SYSTEM_CHARS = 600
+PROBE_CHARS = 12
 
 _TALK = re.compile(
     r"\b(?:conversation|chat|session|thread|dialogue|transcript)s?\b|\bcontext (?:checkpoint|window)\b", re.IGNORECASE
@@ -99,6 +100,14 @@ def _asked_for(text: str, may_be_title: bool) -> Branch | None:
     if may_be_title and _TITLE.search(text):
         return Branch.TITLE
     return Branch.COMPACTION if _TALK.search(text) and _SUMMARY.search(text) and _GOES_ON.search(text) else None
+
+
+def is_probe(messages: Sequence[Json], tools: Sequence[Json], reply: Json, finish_reason: str | None) -> bool:
+    """Whether a program only tried whether it is served: one word without anything, answered by a token or two."""
+    if tools or len(messages) != 1 or finish_reason != "length":
+        return False
+    asked, answered = content_text(messages[0].get("content")), content_text(reply.get("content"))
+    return max(len(asked), len(answered)) <= PROBE_CHARS and len(asked.split()) <= 1
 
 
 def carries_summary(messages: Sequence[Json], summary: Json) -> bool:
