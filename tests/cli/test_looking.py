@@ -52,6 +52,17 @@ def test_status_says_which_tokens_may_train(run, store):
     assert "tokens\t75 % of 8 sampled tokens in 24 h may train\ttruncated 25 %" in run("status").out
 
 
+def test_explain_tells_whether_a_prompt_was_written_anew(run, store):
+    """B14: a template that strips reasoning begins the second prompt differently."""
+    ask = [{"role": "user", "content": "hi"}]
+    history = [*ask, {"role": "assistant", "content": "a"}, {"role": "user", "content": "more"}]
+    for name, second in (("kept", (3, 4, 50, 5, 2, 6)), ("stripped", (3, 4, 5, 2, 6))):
+        record_turn(store, ask, "a", (3, 4), (50, 5, 2), session=name)
+        last = record_turn(store, history, "b", second, (7, 2), session=name)
+        told = "6 tokens, 5 of them" if name == "kept" else "5 tokens, none of them"
+        assert f"context\t{told} as the turn before it left them" in run("explain", last).out
+
+
 def test_explain_tells_what_every_run_did(run, store):
     harness = Harness(store, None, Purpose.SERVE)
     harness.session(INCUMBENT, "customer", {"success": True})

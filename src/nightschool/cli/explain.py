@@ -63,6 +63,7 @@ def _facts(found: Json) -> Table:
         ("dialect", f"{facts['dialect']}{', streamed' if facts['streamed'] else ''}"),
         ("branch", _branch(found)),
         ("fidelity", f"{facts['fidelity']}{_because(facts['fidelity_reason'])}"),
+        ("context", _context(facts)),
         ("tokens", f"{'missing' if sampled is None else f'{sampled} sampled'}{_usage(facts['usage'])}"),
         ("flags", ", ".join(map(str, facts["flags"] or ())) or "none"),
         ("split", f"{facts['split']} ({facts['purpose']})"),
@@ -79,6 +80,16 @@ def _branch(found: Json) -> str:
     again += [f"sent again as {other}: both count once" for other in found["retries"]]
     unseen = [] if facts["context_complete"] else ["what came before it was never seen"]
     return ", ".join((facts["branch"].replace("_", "-"), *again, *unseen))
+
+
+def _context(facts: Json) -> str:
+    """The prompt's tokens, and whether they begin with what the turn before it was given and sampled."""
+    size, shared = facts["num_prompt_tokens"], facts["prompt_prefix_len"]
+    if size is None:
+        return "missing"
+    if facts["parent_exchange_id"] is None:
+        return f"{size} tokens"
+    return f"{size} tokens, {f'{shared} of them' if shared else 'none of them'} as the turn before it left them"
 
 
 def _because(reason: str | None) -> str:
