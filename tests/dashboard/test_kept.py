@@ -1,5 +1,8 @@
 """Counts that took long are kept; quick ones are counted anew."""
 
+import threading
+import time
+
 from nightschool.dashboard.kept import LONGEST_S, PATIENCE, QUICK_S, Kept
 
 
@@ -40,6 +43,34 @@ def test_nothing_is_kept_for_long():
     world.look()
     world.at = LONGEST_S + 1
     assert world.look() == 2
+
+
+def test_what_is_no_longer_kept_is_forgotten():
+    world = World(1.0)
+    for key in range(50):
+        world.look(str(key))
+        world.at += LONGEST_S + 1
+    assert len(world.kept._counts) == 1
+
+
+def test_of_many_who_ask_at_once_one_counts():
+    kept, counted, begun = Kept(effort=lambda: len(counted) * 1.0), [], threading.Barrier(8)
+
+    def count() -> dict:
+        time.sleep(0.05)
+        counted.append(1)
+        return {"number": len(counted)}
+
+    def ask() -> None:
+        begun.wait()
+        assert kept.get("k", 0.0, count)["number"] == 1
+
+    crowd = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    assert len(counted) == 1
 
 
 def test_a_count_that_fails_is_not_kept():

@@ -39,7 +39,7 @@ def session_list(conn: sa.Connection, scope: Scope) -> Json:
     return {
         "rows": rows,
         "next": f"{rows[-1]['last_at']!r},{rows[-1]['id']}" if more else None,
-        "counts": _counts(conn, matching, scope.tenant),
+        "counts": _kept_counts(conn, matching, scope),
         "cap": COUNT_CAP,
         "filters": {name: scope.text(name) for name in FILTERS if scope.text(name)},
         "agents": known,
@@ -118,6 +118,11 @@ def _page(matching: sa.Select, scope: Scope) -> sa.Select:
             at = float("inf")
         matching = matching.where(sa.or_(s.last_at < at, sa.and_(s.last_at == at, s.id < last_id)))
     return matching.order_by(s.last_at.desc(), s.id.desc()).limit(PAGE_ROWS + 1)
+
+
+def _kept_counts(conn: sa.Connection, matching: sa.Select, scope: Scope) -> Json:
+    asked = tuple((name, scope.text(name)) for name in FILTERS)
+    return scope.kept.get(("sessions", scope.tenant, asked), scope.now, lambda: _counts(conn, matching, scope.tenant))
 
 
 def _counts(conn: sa.Connection, matching: sa.Select, tenant: str) -> Json:
