@@ -49,11 +49,12 @@ from nightschool.upstream.client import EngineClient
 from nightschool.upstream.settings import UpstreamSettings
 
 ENGINE_S = 0.05
+STEP_S = 0.01
 NUM_TOKENS = 40
 BLOCK_S = 2.0
 WARM_UP_S = 3.0
 STREAM_PAIRS = 120
-LITELLM = "litellm[proxy]==1.110.2"
+LITELLM = "litellm[proxy]==1.94.3"
 SOAK_RATE = 60.0
 SAMPLE_S = 5.0
 
@@ -81,7 +82,7 @@ def reply_bytes(stream: bool, tokens: bool = True) -> bytes:
 
 
 class MockEngine:
-    """Answers after 50 ms, all at once; a stream as events."""
+    """Answers after 50 ms; a stream with its first event, and the others a step later."""
 
     def __init__(self) -> None:
         self.replies = {(s, t): reply_bytes(s, t) for s in (False, True) for t in (False, True)}
@@ -96,7 +97,13 @@ class MockEngine:
         await asyncio.sleep(ENGINE_S)
         kind = b"text/event-stream" if streamed else b"application/json"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
-        await send({"type": "http.response.body", "body": self.replies[streamed, b'"return_token_ids"' in body]})
+        reply = self.replies[streamed, b'"return_token_ids"' in body]
+        if streamed:
+            first = reply.index(b"\n\n") + 2
+            await send({"type": "http.response.body", "body": reply[:first], "more_body": True})
+            await asyncio.sleep(STEP_S)
+            reply = reply[first:]
+        await send({"type": "http.response.body", "body": reply})
 
 
 def run_engine(listener: socket.socket) -> None:
@@ -181,12 +188,11 @@ class Load:
 
     async def block(self, name: str, url: str, seconds: float, rate: float, stream: bool | None = False) -> None:
         """One block of requests to `url` at a fixed rate; `stream` None takes turns."""
-        loop = asyncio.get_running_loop()
-        start = loop.time()
+        start = time.perf_counter()  # not the loop's clock, which counts whole milliseconds
         tasks: list[asyncio.Task[None]] = []
         for i in range(int(seconds * rate)):
             due = start + i / rate
-            await asyncio.sleep(max(0.0, due - loop.time()))
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
             tasks.append(asyncio.create_task(self.one(name, url, due, bool(i % 2) if stream is None else stream)))
         await asyncio.gather(*tasks)
 
@@ -198,7 +204,7 @@ class Load:
         try:
             async with self.session.post(f"{url}/v1/chat/completions", data=body, headers=headers) as response:
                 await response.content.readany() if stream else await response.read()
-                self.latencies.setdefault(name, []).append((asyncio.get_running_loop().time() - due) * 1000)
+                self.latencies.setdefault(name, []).append((time.perf_counter() - due) * 1000)
                 await response.read()
                 self.num_failed += response.status != 200
         except aiohttp.ClientError:
@@ -245,7 +251,7 @@ async def one_stream(urls: Urls, pairs: int) -> Load:
                 made.latencies.clear()
             order = list(urls.items())
             for name, url in order if turn % 2 else reversed(order):
-                await made.one(name, url, asyncio.get_running_loop().time(), True)
+                await made.one(name, url, time.perf_counter(), True)
     return made
 
 

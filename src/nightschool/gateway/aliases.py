@@ -1,8 +1,12 @@
-"""Which policy serves a name: the alias table and the open exams, read at most every fifth of a second."""
+"""Which policy serves a name: the alias table and the open exams, never older than a fifth of a second.
+
+While requests come, a task reads them ahead, so that no request waits for the store.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -19,6 +23,8 @@ from nightschool.store.database import Store
 from nightschool.types import Purpose
 
 MAX_AGE_S = 0.2
+AHEAD_S = 0.12  # between two readings ahead
+IDLE_S = 10.0  # without a request, after which reading ahead ends
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +70,8 @@ class AliasTable:
         self._any_model = any_model
         self._snapshot: Snapshot | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._ahead: asyncio.Task[None] | None = None
+        self._asked_at = 0.0
         self._others: dict[str, AliasTable] = {}
 
     def scoped(self, tenant: str) -> AliasTable:
@@ -130,12 +138,13 @@ class AliasTable:
 
     async def _fresh(self, max_age_s: float = MAX_AGE_S) -> Snapshot:
         """The snapshot, read again when it is older than `max_age_s`; one read serves all who wait."""
-        wanted_from = time.monotonic() - max_age_s
+        self._asked_at = time.monotonic()
+        if self._ahead is None or self._ahead.done():
+            self._ahead = asyncio.create_task(self._read_ahead())
+        wanted_from = self._asked_at - max_age_s
         while self._snapshot is None or self._snapshot.read_at < wanted_from:
-            if self._reading is None:
-                self._reading = asyncio.create_task(self._refresh())
             try:
-                await asyncio.shield(self._reading)
+                await self._read_once()
             except SQLAlchemyError as error:
                 if self._snapshot is None:
                     raise StoreError(
@@ -144,6 +153,17 @@ class AliasTable:
                 log.warning("The alias table could not be read (%s); the last one serves on.", type(error).__name__)
                 return self._snapshot
         return self._snapshot
+
+    async def _read_once(self) -> None:
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._refresh())
+        await asyncio.shield(self._reading)
+
+    async def _read_ahead(self) -> None:
+        while time.monotonic() - self._asked_at < IDLE_S:
+            await asyncio.sleep(AHEAD_S)
+            with contextlib.suppress(SQLAlchemyError):  # the next request meets it too, and says so
+                await self._read_once()
 
     async def _refresh(self) -> None:
         try:

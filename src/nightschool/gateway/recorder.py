@@ -26,7 +26,7 @@ from nightschool.types import Json, Purpose
 CLOSE_S = 60.0
 # What a reply is not held up for comes into the store in batches: one look at a batch costs the traffic less
 # than many at single exchanges. Units: seconds.
-PAUSE_S = {"reply_first": 0.02, "before_reply": 0.0, "none": 1.0}
+PAUSE_S = {"reply_first": 0.05, "before_reply": 0.0, "none": 1.0}
 MAX_BATCH = 256
 SECRETS_ONLY = Privacy()
 
