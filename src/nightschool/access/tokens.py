@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
+from functools import lru_cache
 from pathlib import Path
 
 from nightschool.errors import ConfigError, RefusedError
@@ -55,6 +56,7 @@ def _create(path: Path, content: str) -> None:
         draft.unlink()
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(host: str | None) -> bool:
     """Whether `host` (a name or an address) is this machine and nobody else."""
     if not host:

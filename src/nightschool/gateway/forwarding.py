@@ -13,18 +13,18 @@ from nightschool.upstream.settings import UpstreamSettings
 # Headers of the engine's reply that describe its connection or its server, not the reply.
 NOT_PASSED = frozenset(
     {
-        "connection",
-        "content-length",
-        "date",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "server",
-        "set-cookie",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
+        b"connection",
+        b"content-length",
+        b"date",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"server",
+        b"set-cookie",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
     }
 )
 # Headers of the client's request that concern its connection to us, or us alone.
@@ -53,9 +53,7 @@ OURS = ("x-nightschool-", "x-forwarded-", "sec-")
 
 def passed(answer: Answer) -> Headers:
     """The reply's headers for the client."""
-    return [
-        (name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers if name not in NOT_PASSED
-    ]
+    return [header for header in answer.headers if header[0] not in NOT_PASSED]
 
 
 def forwarded(scope: Scope, upstream: UpstreamSettings, is_ours: Callable[[bytes], bool]) -> dict[str, str]:

@@ -29,6 +29,12 @@ def text_headers(scope: Scope) -> dict[str, str]:
     return {name.decode("latin-1"): _text(value) for name, value in scope["headers"] if name not in CREDENTIALS}
 
 
+def header(scope: Scope, wanted: bytes) -> str | None:
+    """One header; the last where it is there twice."""
+    found = [value for name, value in scope["headers"] if name == wanted]
+    return _text(found[-1]) if found else None
+
+
 def client_host(scope: Scope) -> str | None:
     client = scope.get("client")
     return client[0] if client else None
@@ -76,10 +82,9 @@ async def wait_until_gone(receive: Receive) -> None:
         pass
 
 
-def read_caller(
-    headers: dict[str, str], fields: Json, route: Route, training_allowed: bool, key_id: str | None = None
-) -> Caller:
+def read_caller(scope: Scope, fields: Json, route: Route, training_allowed: bool, key_id: str | None = None) -> Caller:
     """Who asks, as the request says it. A header can deny training, never allow it."""
+    headers = text_headers(scope)
     names = read_names(headers, fields)
     consent = headers.get("x-nightschool-training", "allow").strip().lower() == "allow"
     return Caller(

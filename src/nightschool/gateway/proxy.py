@@ -25,7 +25,7 @@ from nightschool.gateway.dialects.passage import Passage, choose_passage
 from nightschool.gateway.dialects.sse import EventSplitter
 from nightschool.gateway.forwarding import forwarded, passed, upstream_path
 from nightschool.gateway.history import earlier_messages
-from nightschool.gateway.incoming import MAY_CHAT, read_body, read_caller, require, text_headers, wait_until_gone
+from nightschool.gateway.incoming import MAY_CHAT, header, read_body, read_caller, require, wait_until_gone
 from nightschool.gateway.policies import PolicyPool
 from nightschool.gateway.recorder import Recorder
 from nightschool.gateway.replies import Headers, as_refusal, refuse, send_bytes, send_json
@@ -104,11 +104,10 @@ class Proxy:
                 return
             watch = Stopwatch()
             request = read_request(raw, dialect)
-            headers = text_headers(scope)
             aliases = self.aliases.scoped(identity.tenant)
-            route = await aliases.resolve(request.model, identity.role, headers.get("x-nightschool-exam"))
+            route = await aliases.resolve(request.model, identity.role, header(scope, b"x-nightschool-exam"))
             allowed = self.settings.training_allowed and identity.training_allowed
-            caller = partial(read_caller, headers, request.fields, route, allowed, identity.key_id)
+            caller = partial(read_caller, scope, request.fields, route, allowed, identity.key_id)
             earlier = await self._earlier(dialect, request, identity.tenant)
             passage = choose_passage(dialect, request, self.settings.upstream, earlier)
         except NightschoolError as error:

@@ -126,15 +126,18 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 
 def set_members(text: str, members: list[Member], new: Mapping[str, Any]) -> list[Edit]:
     """Edits that give each key of `new` its value: in place where the key is there, else at the front."""
-    edits = [
-        Edit(member.value_start, member.end, json.dumps(new[member.key])) for member in members if member.key in new
-    ]
+    edits = [Edit(member.value_start, member.end, _spell(new[member.key])) for member in members if member.key in new]
     absent = [key for key in new if not any(member.key == key for member in members)]
     if absent:
-        added = ",".join(f"{json.dumps(key)}:{json.dumps(new[key])}" for key in absent)
+        added = ",".join(f"{_spell(key)}:{_spell(new[key])}" for key in absent)
         at = members[0].start if members else text.index("{") + 1
         edits.append(Edit(at, at, added + ("," if members else "")))
     return edits
+
+
+def _spell(value: Any) -> str:
+    """JSON for a value; the library is slow at single constants."""
+    return "true" if value is True else json.dumps(value)
 
 
 def drop_members(members: list[Member], keys: frozenset[str]) -> list[Edit]:

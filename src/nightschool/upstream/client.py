@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from nightschool.errors import UpstreamError
 from nightschool.types import Json
@@ -25,6 +26,7 @@ CONNECT_RETRIES = 2
 BUSY_RETRIES = 6
 RETRY_PAUSE_S = 0.1
 LARGE_BYTES = 2**20
+MAX_URLS = 64
 JSON_BODY = {"content-type": "application/json"}
 
 
@@ -34,7 +36,7 @@ class Answer:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.status = response.status
-        self.headers = [(name.lower(), value) for name, value in response.headers.items()]
+        self.headers = [(name.lower(), value) for name, value in response.raw_headers]
 
     @property
     def content_type(self) -> str:
@@ -67,6 +69,7 @@ class EngineClient:
         if key:
             self._headers["authorization"] = f"Bearer {key}"
         self._session: aiohttp.ClientSession | None = None
+        self._urls: dict[str, URL] = {}
 
     async def close(self) -> None:
         """Close the connections. A later request opens new ones."""
@@ -202,7 +205,8 @@ class EngineClient:
             try:
                 # A large body goes out in pieces, so that other requests go on meanwhile.
                 body = io.BytesIO(data) if data is not None and len(data) > LARGE_BYTES else data
-                return await session.request(method, self.base_url + path, data=body, **request)
+                url = self._url(path)
+                return await session.request(method, url, data=body, allow_redirects=False, **request)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                 if attempt == CONNECT_RETRIES:
                     raise UpstreamError(
@@ -221,6 +225,15 @@ class EngineClient:
                 raise _cut(error) from error
         raise AssertionError("unreachable")
 
+    def _url(self, path: str) -> URL:
+        """The address as it is: nothing in it is quoted again."""
+        url = self._urls.get(path)
+        if url is None:
+            url = URL(self.base_url + path, encoded=True)
+            if "?" not in path and len(self._urls) < MAX_URLS:
+                self._urls[path] = url
+        return url
+
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -229,6 +242,8 @@ class EngineClient:
                 headers=self._headers,
                 auto_decompress=False,
                 read_bufsize=2**18,
+                cookie_jar=aiohttp.DummyCookieJar(),  # what a provider sets is one caller's, never the next one's
+                skip_auto_headers=("User-Agent",),
             )
         return self._session
 
