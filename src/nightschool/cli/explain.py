@@ -117,8 +117,11 @@ def _feedback(items: list[Json]) -> Table:
     rows = []
     for item in items:
         about = "this exchange" if item["exchange_id"] else "the session"
+        if item["tool_call"] is not None:
+            about = f"call {item['tool_call'] + 1} of this exchange"
         said = item["value"] if isinstance(item["value"], str) else json.dumps(item["value"], ensure_ascii=False)
-        rows.append((clock(item["received_at"]), item["kind"], one_line(said), item["source"], about))
+        kind = item["kind"] if item["name"] == item["kind"] else f"{item['kind']} {item['name']}"
+        rows.append((clock(item["received_at"]), kind, one_line(said), item["source"], about))
     return Table(tuple(rows), ("heard", "kind", "value", "source", "about"), wraps=(2,))
 
 

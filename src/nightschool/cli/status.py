@@ -81,7 +81,7 @@ def _facts_table(page: Page, facts: Json, kept: Json) -> Table:
     if serving:
         rows.append(("serving", f"{serving['label']} {short_id(serving['digest'])}", ""))
     else:
-        rows.append(("serving", "nothing is released: the base model answers", ""))
+        rows.append(("serving", "nothing is released: the base model, or the provider, answers", ""))
     rows += [("last night" if place == 0 else "", told, "") for place, told in enumerate(page.drawn["last_night"])]
     for place, item in enumerate(data["decisions"]):
         rows.append(("decide" if place == 0 else "", *_decision(item)))

@@ -212,7 +212,7 @@ class EngineClient:
                     raise UpstreamError(
                         "The engine cannot be reached.",
                         f"Nothing answers at {self.base_url}.",
-                        "Start it with `nightschool up`, or see `nightschool doctor`.",
+                        "Start it, or correct its address; `nightschool doctor` looks at it.",
                     ) from error
                 await asyncio.sleep(RETRY_PAUSE_S * 2**attempt)
             except TimeoutError as error:
