@@ -1,5 +1,6 @@
 """What was acknowledged is stored, wherever the process dies."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from nightschool.store.database import Store
-from nightschool.store.schema import blobs
+from nightschool.store.schema import blobs, exchanges
 
 # Four threads write; each acknowledged hash is printed (one write call to a pipe each). After 20 the fail point is set.
 PROGRAM = """
@@ -69,3 +70,43 @@ def test_killed_at_any_moment(tmp_path):
     stored, acknowledged = stored_and_acknowledged(tmp_path / "s.sqlite", output)
     assert acknowledged <= stored
     assert len(stored - acknowledged) <= 4
+
+
+def test_a_disk_that_is_full_stops_no_reply(tmp_path):
+    """The file may not grow past what it is: recording fails and is counted, the recorder goes on, and so it does
+    when there is room again."""
+    program = """
+import json, resource, signal, sys
+from nightschool.gateway.capture import Capture, Stopwatch
+from nightschool.gateway.recorder import Recorder
+from nightschool.store.database import Store
+from nightschool.store.records import Caller
+
+def capture(number, text):
+    fields = {"model": "shop", "messages": [{"role": "user", "content": text}]}
+    body = json.dumps(fields).encode()
+    made = Capture(f"id-{number}", lambda: Caller("shop"), body, fields, Stopwatch(), True, "base")
+    made.http_status, made.reply = 200, [b'{"choices": []}']
+    return made
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with Store.open(sys.argv[1]) as store:
+    recorder = Recorder(store, 2**26)
+    first = recorder.submit(capture(0, "small")).result(30)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, resource.RLIM_INFINITY))
+    full = [recorder.submit(capture(1 + n, "".join(map(str, range(n, n + 100_000))))).result(30) for n in range(3)]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    after = recorder.submit(capture(9, "small again")).result(30)
+    recorder.close()
+    print(json.dumps([first, full, after, recorder.counts()]))
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "s.sqlite")]
+    done = subprocess.run(command, capture_output=True, timeout=120, text=True)
+    assert done.returncode == 0, done.stderr
+    first, full, after, counts = json.loads(done.stdout)
+    assert (first, after) == (True, True)
+    assert False in full
+    assert counts == {"stored": 2 + full.count(True), "lost": full.count(False), "queue": 0}
+    with Store.open(tmp_path / "s.sqlite") as store, store.read() as conn:
+        assert conn.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
+        assert conn.scalar(sa.select(sa.func.count()).select_from(exchanges)) == counts["stored"]

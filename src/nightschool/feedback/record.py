@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from nightschool.errors import InputError, RefusedError
 from nightschool.feedback.values import NewFeedback, wrong
+from nightschool.store.failpoints import fail_point
 from nightschool.store.ids import new_id
 from nightschool.store.parked import ADMIN_KEYS
 from nightschool.store.schema import exchanges
@@ -79,6 +80,7 @@ def insert_feedback(
     dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
     insert = dialect.insert(table).on_conflict_do_nothing(index_elements=["tenant", "idempotency_key"])
     if conn.execute(insert, row).rowcount:
+        fail_point("feedback.written")
         return Receipt(row["id"], row["state"], False, row["exchange_id"], row["session_id"])
     known = conn.execute(sa.select(table).where(table.c.tenant == tenant, table.c.idempotency_key == key)).one()
     if not _same(known, item):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from nightschool.errors import BusyError
+from nightschool.store.failpoints import fail_point
 from nightschool.store.ids import new_id
 from nightschool.store.schema import jobs
 from nightschool.types import Json
@@ -85,6 +86,7 @@ def claim(conn: sa.Connection, tenant: str, kinds: Sequence[str], owner: str, le
         "updated_at": now,
     }
     conn.execute(sa.update(jobs).where(jobs.c.tenant == tenant, jobs.c.id == job_id).values(leased))
+    fail_point("job.leased")
     return load_job(conn, tenant, job_id)
 
 

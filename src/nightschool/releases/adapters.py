@@ -18,6 +18,7 @@ from nightschool.releases.manifest import DIGEST, Manifest, read_manifest
 from nightschool.releases.weights import check_weights
 from nightschool.store import schema
 from nightschool.store.database import Store
+from nightschool.store.failpoints import fail_point
 from nightschool.types import Json
 
 CONFIG, WEIGHTS, MANIFEST = "adapter_config.json", "adapter_model.safetensors", "manifest.json"
@@ -65,6 +66,7 @@ def install_adapter(store: Store, state: Path, folder: Path, manifest: Manifest)
         check_adapter(target, digest)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
+    fail_point("adapter.named")
     store.write(lambda conn: _enter(conn, store.tenant, digest, manifest))
     return digest
 

@@ -15,6 +15,7 @@ from nightschool.access.audit import Entry, append
 from nightschool.errors import BusyError, MissingError, RefusedError
 from nightschool.store import schema
 from nightschool.store.database import Store
+from nightschool.store.failpoints import fail_point
 from nightschool.store.ids import new_id
 from nightschool.types import Decision, Release
 
@@ -207,7 +208,9 @@ def _record(conn: sa.Connection, tenant: str, moves: list[Release], agent: str, 
     )
     row = {name: getattr(release, name) for name in Release.__dataclass_fields__}
     conn.execute(schema.releases.insert().values(tenant=tenant, **row))
+    fail_point("alias.recorded")
     _point(conn, tenant, release, latest)
+    fail_point("alias.moved")
     return release
 
 

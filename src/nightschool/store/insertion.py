@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from nightschool.store.attachments import MIN_CHARS, lift
 from nightschool.store.blobs import put_hashed
 from nightschool.store.bodies import MESSAGE, TOOLS, Body, Segment, cut, put_bodies, scan
+from nightschool.store.failpoints import fail_point
 from nightschool.store.memo import Memo, recall, remember
 from nightschool.store.parked import match_feedback
 from nightschool.store.prepared import insert_into
@@ -69,6 +70,7 @@ def insert_exchanges(conn: sa.Connection, tenant: str, records: Sequence[Record]
     waiting.write()
     match_feedback(conn, tenant, list(zip(records, places, strict=True)))
     remember(conn, memo)
+    fail_point("exchange.written")
     return [record.id for record in records]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from nightschool.store.failpoints import fail_point
 from nightschool.training.backend import Backend
 from nightschool.types import Json, Sample
 
@@ -45,7 +46,9 @@ def save_checkpoint(folder: Path, backend: Backend, position: Position) -> None:
         shutil.rmtree(staging, ignore_errors=True)
         backend.save_state(staging)
         (staging / "position.json").write_text(json.dumps(asdict(position)) + "\n")
+        fail_point("checkpoint.written")
         staging.rename(target)
+        fail_point("checkpoint.named")
     for other in folder.iterdir():
         old = CHECKPOINT.fullmatch(other.name) and other != target
         if old or (other.name.startswith("safe-") and other != _safe(folder, position.safe)):
