@@ -3,7 +3,9 @@
 Claims: after two nights the pooled gain on fresh customers is at least 25 points and the lower end of its 95 %
 interval at least 18; at least 4 of 5 seeds are better on their own; the clean candidate of night 1 is promoted on
 at least 4 of 5 seeds; the poisoned one is refused on 5 of 5; the shipped probes are not worse beyond the gate's
-margin. Success is what the shop's books say, which neither the learner nor the gate's training rows ever see.
+margin. And the scenario can be learned at all: on at least three seeds the handbook alone serves 35 to 55 % and two
+nights add at least 30 points. Success is what the shop's books say, which neither the learner nor the gate's
+training rows ever see.
 
     python benchmarks/overnight.py --seeds 0 1 2 3 4
 
@@ -30,7 +32,9 @@ from nightschool.gate.statistics import wilson
 OUT = Path(__file__).parent / "out"
 FOLDER = OUT / "overnight"
 SAMPLE_S = 1.0
-CLAIMS = {"gain": 25.0, "low": 18.0, "better_seeds": 4, "promoted": 4, "refused": 5}
+CLAIMS = {"gain": 25.0, "low": 18.0, "better_seeds": 4, "promoted": 4, "refused": 5, "learnable_seeds": 3}
+DAY_ONE = (0.35, 0.55)
+LEARNABLE = 30.0
 
 
 def play(seed: int) -> dict[str, Any]:
@@ -124,6 +128,8 @@ def summarize(reports: list[dict[str, Any]]) -> dict[str, Any]:
     better = sum(report["gain"]["low"] > 0 for report in reports)
     promoted = sum(report["verdicts"]["night 1"]["decision"] == "promote" for report in reports)
     refused = sum(report["verdicts"]["poison"]["decision"] == "refuse" for report in reports)
+    in_range = [DAY_ONE[0] <= report["days"][0]["fulfilled"]["estimate"] <= DAY_ONE[1] for report in reports]
+    learnable = sum(ok and report["gain"]["points"] >= LEARNABLE for ok, report in zip(in_range, reports, strict=True))
     worst_probe = [suite_of(report, "night 2", "OOD probes, likelihood") for report in reports]
     return {
         "seeds": [report["seed"] for report in reports],
@@ -131,7 +137,8 @@ def summarize(reports: list[dict[str, Any]]) -> dict[str, Any]:
         "better_seeds": better,
         "promoted_night_1": promoted,
         "poison_refused": refused,
-        "day_one_in_range": sum(0.35 <= report["days"][0]["fulfilled"]["estimate"] <= 0.55 for report in reports),
+        "day_one_in_range": sum(in_range),
+        "learnable_seeds": learnable,
         "probes_night_2": worst_probe,
         "held": {
             "gain": pooled["gain"] >= CLAIMS["gain"],
@@ -139,6 +146,7 @@ def summarize(reports: list[dict[str, Any]]) -> dict[str, Any]:
             "better_seeds": better >= CLAIMS["better_seeds"],
             "promoted": promoted >= CLAIMS["promoted"],
             "refused": refused >= CLAIMS["refused"],
+            "learnable_seeds": learnable >= CLAIMS["learnable_seeds"],
         },
         "reports": reports,
     }
