@@ -207,7 +207,7 @@ def test_a_session_is_also_found_by_its_clients_name(nights) -> None:
     page = nights.client.get(reply.headers["location"]).text
     assert "×2 identical" in page
     assert "No reply, 502: The engine did not answer." in page
-    assert "Side request" in page
+    assert ">Sub-agent<" in page  # another opening in the same session
     assert "Your parcel is still on its way" in page
 
 
