@@ -112,7 +112,10 @@ def test_client_that_leaves_stops_the_stream_and_is_kept(gateway):
     assert gateway.engine.cut_off.wait(5)
     row = gateway.row("chatcmpl-1")
     assert (row.status, row.fidelity, row.training_allowed) == ("client_closed", "text_only", False)
-    assert gateway.recorded("chatcmpl-1").choices[0].message["content"].startswith("one two ")
+    kept = gateway.recorded("chatcmpl-1").choices[0]
+    assert kept.message["content"].startswith("one two ")
+    # Nobody told the counts any more: one token was streamed with each word.
+    assert row.usage == {"completion_tokens": len(kept.message["content"].split()), "estimated": True}
 
 
 def test_error_inside_a_stream_passes_and_is_stored(gateway):

@@ -23,7 +23,7 @@ from nightschool.gateway.dialects.responses import RESPONSES
 from nightschool.gateway.fidelity import Grader
 from nightschool.gateway.hearing import OPEN_TO_PAGES, feedback_routes
 from nightschool.gateway.other_calls import routes_to_provider
-from nightschool.gateway.proxy import Proxy
+from nightschool.gateway.proxy import ModelCalls, Proxy
 from nightschool.gateway.recorder import Recorder
 from nightschool.gateway.settings import GatewaySettings
 from nightschool.gateway.status import StatusRoutes
@@ -58,16 +58,18 @@ def build_app(
         await asyncio.to_thread(recorder.close)
         await engine_client.close()
 
+    calls = {dialect.path: proxy.route(dialect) for dialect in DIALECTS}
+    same_site = Middleware(SameSiteOnly, allowed=settings.allowed_hosts, open_to_pages=OPEN_TO_PAGES)
     app = Starlette(
         routes=[
-            *(Route(dialect.path, proxy.route(dialect), methods=["POST"]) for dialect in DIALECTS),
+            *(Route(path, call, methods=["POST"]) for path, call in calls.items()),
             Route(COUNT_PATH, TokenCounter(proxy).post, methods=["POST"]),
             *feedback_routes(store, settings),
             Route("/health", status.health),
             *(routes_to_provider(proxy) if settings.upstream.any_model else [Route("/v1/models", status.models)]),
             *routes,
         ],
-        middleware=[Middleware(SameSiteOnly, allowed=settings.allowed_hosts, open_to_pages=OPEN_TO_PAGES)],
+        middleware=[same_site, Middleware(ModelCalls, routes=calls)],
         lifespan=lifespan,
     )
     app.state.access = settings.access

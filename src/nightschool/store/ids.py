@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 import time
-import uuid
 
 _lock = threading.Lock()
 _last = 0
@@ -22,5 +21,6 @@ def new_id() -> str:
     stamp = ((now // 1_000_000) << 12) | ((now % 1_000_000) * 4096 // 1_000_000)
     with _lock:
         _last = stamp = max(stamp, _last + 1)
-    value = (stamp >> 12) << 80 | 0x7 << 76 | (stamp & 0xFFF) << 64 | 0b10 << 62 | secrets.randbits(62)
-    return str(uuid.UUID(int=value))
+    noise = int.from_bytes(os.urandom(8)) >> 2
+    digits = f"{(stamp >> 12) << 80 | 0x7 << 76 | (stamp & 0xFFF) << 64 | 0b10 << 62 | noise:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
