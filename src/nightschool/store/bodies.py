@@ -34,7 +34,7 @@ MESSAGE_KEYS = (MESSAGE, "input")  # the second in OpenAI Responses
 WORTH_SHARING = 48  # a reference takes 33 bytes
 LITERAL, REFERENCE, PAGE, BRANCH = 0, 1, 2, 3
 DIGEST_BYTES = 32
-TIME_CHARS = 12  # of a body's key
+TIME_CHARS, KEY_CHARS = 12, 32  # of a body's key
 PAGE_MESSAGES = 8
 SPACE = " \t\n\r"
 
@@ -68,8 +68,8 @@ class Body:
 def put_bodies(conn: sa.Connection, tenant: str, new: Sequence[Body], memo: Memo) -> list[str]:
     """Store bodies; their keys, in order. The nodes are stored, and `memo` knows how they are spelled.
 
-    A key is the SHA-256 of the bytes, but begins with the time in milliseconds: bodies that come together lie
-    together in the index.
+    A key is the time in milliseconds and eighty bits of the SHA-256: bodies that come together lie together in
+    the index.
     """
     rows: list[dict[str, object]] = []
     groups: dict[str, bytes] = {}
@@ -77,7 +77,7 @@ def put_bodies(conn: sa.Connection, tenant: str, new: Sequence[Body], memo: Memo
         encoded, shared = _encode(body, memo)
         groups.update(shared)
         time = int(body.at * 1000) % 16**TIME_CHARS
-        key = f"{time:012x}" + hashlib.sha256(body.raw).hexdigest()[TIME_CHARS:]
+        key = f"{time:012x}" + hashlib.sha256(body.raw).hexdigest()[TIME_CHARS:KEY_CHARS]
         rows.append({"tenant": tenant, "hash": key, "size_bytes": len(body.raw), "segments": encoded})
     put_hashed(conn, tenant, groups, memo.blobs)
     _insert.many(conn, rows)
@@ -105,7 +105,7 @@ def get_body(conn: sa.Connection, tenant: str, body_key: str) -> bytes:
             parts.append(data.hex() if code == REFERENCE else data)
     shared = get_blobs(conn, tenant, [part for part in parts if isinstance(part, str)])
     raw = b"".join(shared[part] if isinstance(part, str) else part for part in parts)
-    if hashlib.sha256(raw).hexdigest()[TIME_CHARS:] != body_key[TIME_CHARS:]:
+    if hashlib.sha256(raw).hexdigest()[TIME_CHARS : len(body_key)] != body_key[TIME_CHARS:]:
         raise StoreError(f"Body {body_key[:12]} cannot be restored.", "The store is damaged.", "nightschool doctor")
     return raw
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import sqlalchemy as sa
 
 from nightschool.errors import MissingError
 from nightschool.store.exchanges import find_exchange
 from nightschool.store.schema import adapters, aliases, exchanges, feedback, ledger, releases, runs, sessions
-from nightschool.types import Json, LedgerState
+from nightschool.types import Json, LedgerState, Sampler
 
 UNSEEN = "not yet looked at by any run"
 
@@ -39,6 +40,7 @@ def explain(conn: sa.Connection, tenant: str, exchange_id: str) -> Json:
         )
     columns = [c for c in exchanges.c if c.name not in HIDDEN]
     exchange = _rows(conn, sa.select(*columns).where(exchanges.c.tenant == tenant, exchanges.c.id == found))[0]
+    exchange["sampler"] = asdict(Sampler(**exchange["sampler"]))
     lines = _ledger(conn, tenant, found)
     return {
         "exchange": exchange,

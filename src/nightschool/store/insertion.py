@@ -32,6 +32,7 @@ from nightschool.types import MARKS, Json, Sampler
 
 _insert = insert_into(table)
 _insert_choice = insert_into(choice_table)
+USUAL = Sampler()
 _blank = dict.fromkeys(table.c.keys())
 
 
@@ -238,7 +239,8 @@ def _placed(item: _Parsed, place: Place) -> Json:
 
 @lru_cache(maxsize=256)
 def _sampler(sampler: Sampler) -> Json:
-    return asdict(sampler)
+    """What is not as the API has it by default."""
+    return {name: value for name, value in asdict(sampler).items() if value != getattr(USUAL, name)}
 
 
 def _choice_rows(tenant: str, record: Record, replies: Sequence[Node]) -> list[dict[str, Any]]:

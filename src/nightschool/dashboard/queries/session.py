@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import sqlalchemy as sa
 
@@ -19,7 +20,7 @@ from nightschool.store.matching import content_text
 from nightschool.store.schema import adapters, blobs, choices, exchanges, feedback, ledger, messages, sessions
 from nightschool.store.tree import with_content
 from nightschool.store.vectors import unpack_floats, unpack_ids
-from nightschool.types import Branch, Json
+from nightschool.types import Branch, Json, Sampler
 
 READ_MESSAGES = 40
 TREE_LINES = 300
@@ -106,7 +107,11 @@ def _exchanges(conn: sa.Connection, tenant: str, session_id: str, labels: Names)
     query = sa.select(*columns).where(e.tenant == tenant, e.session_id == session_id).order_by(e.started_at, e.id)
     found: dict[str, Json] = {}
     for row in conn.execute(query).mappings():
-        found[row["id"]] = {**dict(row), "version": labels.version(row["agent"], row["policy_version"])}
+        told = {
+            "sampler": asdict(Sampler(**row["sampler"])),
+            "version": labels.version(row["agent"], row["policy_version"]),
+        }
+        found[row["id"]] = dict(row) | told
     return found
 
 
