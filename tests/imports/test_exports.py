@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightschool.errors import InputError, MissingError, RefusedError
-from nightschool.feedback.body import NewFeedback
 from nightschool.feedback.record import insert_feedback
+from nightschool.feedback.values import NewFeedback
 from nightschool.imports.exporting import Order, export
 from nightschool.imports.taking import Wish, quiet, take
 from nightschool.store.database import Store
@@ -139,12 +139,14 @@ def test_atif_brings_back_branches_tokens_feedback_and_sub_agents(store, tmp_pat
     }  # fmt: skip
     first = put(store, [SYSTEM, USER], user="ann", **exact)
     asked = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-    put(store, [SYSTEM, USER, REPLY, MORE], asked, at=1001.0, tools=(TOOL,))
+    second = put(store, [SYSTEM, USER, REPLY, MORE], asked, at=1001.0, tools=(TOOL,))
     told = {"role": "tool", "tool_call_id": "c", "content": None, "name": "look"}
     put(store, [SYSTEM, USER, REPLY, MORE, asked, told], at=1002.0, tools=(TOOL,))
     put(store, [SYSTEM, USER, REPLY, {"role": "user", "content": "edited"}], at=1003.0)
     put(store, [USER], session="helper", at=1001.5, caller={"parent_session": "s1"}, branch=Branch.SUB_AGENT)
     say(store, first, FeedbackKind.THUMB, True)
+    rated = NewFeedback(TargetKind.TOOL_CALL, second, FeedbackKind.NUMBER, 4, "rating", scale=(1.0, 5.0), tool_call=0)
+    store.write(lambda conn: insert_feedback(conn, store.tenant, rated, True, 5000.0))
     say(store, "s1", FeedbackKind.OUTCOME, {"success": 0.5}, "outcome", TargetKind.SESSION)
     path = tmp_path / "out.jsonl"
     rows = written(store, path, "atif")
@@ -158,7 +160,7 @@ def test_atif_brings_back_branches_tokens_feedback_and_sub_agents(store, tmp_pat
     assert take(path, Wish(None, None, "shop"), store, quiet).taken.total() == 0  # it is all here already
     with Store.open(tmp_path / "other.sqlite") as other:
         report = take(path, Wish(None, None, "shop"), other, quiet)
-        assert report.taken == {"sessions": 2, "exchanges": 5, "feedback": 2}
+        assert report.taken == {"sessions": 2, "exchanges": 5, "feedback": 3}
         again = tmp_path / "again.jsonl"
         assert written(other, again, "atif") == rows
         assert again.read_bytes() == path.read_bytes()

@@ -71,7 +71,7 @@ def test_scores_by_their_type(write, imported, rows):
     report = imported(
         write(
             "scores.jsonl",
-            score("quality", "NUMERIC", value=0.25, observation_id="g1", source="EVAL"),
+            score("quality", "NUMERIC", value=0.25, observation_id="g1", source="EVAL", comment="vague"),
             score("user-feedback", "BOOLEAN", value=1, comment="great"),
             score("hallucination", "BOOLEAN", value=1),
             score("topic", "CATEGORICAL", value=2, string_value="refund", source="ANNOTATION"),
@@ -93,7 +93,7 @@ def test_scores_by_their_type(write, imported, rows):
     }
     replies = {row.id: row for row in rows("exchanges")}
     ordered = sorted(replies.values(), key=lambda row: row.started_at)
-    assert found["quality"].exchange_id == ordered[0].id
+    assert (found["quality"].exchange_id, found["quality"].evidence) == (ordered[0].id, "vague")
     assert found["topic"].exchange_id == ordered[1].id  # of a trace inside a session: its last reply
     assert (found["whole"].exchange_id, found["whole"].session_id) == (None, ordered[0].session_id)
     assert {row.state for row in found.values()} == {"matched"}

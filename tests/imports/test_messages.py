@@ -7,6 +7,7 @@ import pytest
 
 from nightschool.errors import InputError
 from nightschool.imports.taking import Wish, find_format, quiet, survey, take
+from nightschool.store.database import Store
 from nightschool.types import Fidelity, LogprobProvenance
 
 USER = {"role": "user", "content": "hi"}
@@ -184,3 +185,26 @@ def test_what_no_database_takes_is_refused_and_the_rest_is_stored(write, importe
     report = imported(write("a.jsonl", {"messages": [USER, REPLY], "session": "\ud800"}, {"messages": [MORE, REPLY]}))
     assert report.taken["exchanges"] + report.refused.total() == 2
     assert report.taken["exchanges"] >= 1
+
+
+def test_an_interrupted_import_goes_on_where_it_stopped(write, imported, rows, monkeypatch):
+    turns = [message for _ in range(40) for message in (USER, REPLY)]  # 40 calls are three writes
+    path = write("a.jsonl", {"messages": [*turns, MORE]}, {"messages": [MORE, REPLY]})
+    written, calls = Store.write, []
+
+    def until_the_third(store, write):
+        calls.append(write)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return written(store, write)
+
+    monkeypatch.setattr(Store, "write", until_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        imported(path)
+    assert len(rows("exchanges")) == 32
+    assert rows("import_items") == []
+    report = imported(path)
+    assert (report.taken["exchanges"], report.merged["exchanges"]) == (9, 32)
+    assert len({row.session_id for row in rows("exchanges")}) == 2
+    assert (len(rows("import_items")), len(rows("sessions"))) == (2, 2)
+    assert sum(row.num_exchanges for row in rows("sessions")) == 41

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from nightschool.feedback.body import NewFeedback
+from nightschool.feedback.values import NewFeedback
 from nightschool.imports.lists import NO_IDS, blank_record, checked_messages
 from nightschool.imports.reading import Raw
 from nightschool.imports.times import seconds_of
@@ -252,6 +252,8 @@ def _judgements(aside: Json, session: str, turn: str | None = None) -> Iterator[
             said.get("author"),
             said.get("confidence"),
             said.get("observed_at"),
+            scale=tuple(said["scale"]) if said.get("scale") else None,
+            tool_call=said.get("tool_call"),
         )
         yield Judgement(item, turn)
 

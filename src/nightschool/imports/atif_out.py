@@ -153,7 +153,13 @@ def _choice(choice: Choice) -> Json:
 
 def _feedback(item: Feedback) -> Json:
     row = {"kind": item.kind.value, "name": item.name, "value": item.value, "source": item.source}
-    more = {"author": item.author, "confidence": item.confidence, "observed_at": item.observed_at}
+    more = {
+        "author": item.author,
+        "confidence": item.confidence,
+        "observed_at": item.observed_at,
+        "scale": None if item.scale is None else list(item.scale),
+        "tool_call": item.tool_call,
+    }
     return row | {name: value for name, value in more.items() if value is not None}
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nightschool.feedback.body import NewFeedback
+from nightschool.feedback.values import NewFeedback
 from nightschool.gateway.dialects.sampler import resolve_sampler
 from nightschool.gateway.dialects.usage import count_usage
 from nightschool.imports.said import call, choices_said, messages_said, tools_said, trimmed, unpacked
@@ -70,7 +70,7 @@ def call_of(attributes: Json, events: Events, error: str | None) -> Call:
 
 
 def feedback_of(name: str, given: Json, trace: str, span: str | None) -> Iterator[Judgement]:
-    """An evaluation event as judgements: its score, its label and its explanation each are one."""
+    """An evaluation event as judgements: its score and its label, with its explanation as evidence."""
     if name != EVALUATION:
         return
     called = str(given.get("gen_ai.evaluation.name") or "evaluation")
@@ -81,12 +81,13 @@ def feedback_of(name: str, given: Json, trace: str, span: str | None) -> Iterato
     found = (
         (FeedbackKind.NUMBER, given.get("gen_ai.evaluation.score.value"), called),
         (FeedbackKind.CATEGORY, given.get("gen_ai.evaluation.score.label"), f"{called} label"),
-        (FeedbackKind.TEXT, given.get("gen_ai.evaluation.explanation"), f"{called} explanation"),
     )
     for kind, value, label in found:
         if value not in (None, ""):
             key = f"otlp/{target}/{label}/{value}"[:256]
-            item = NewFeedback(TargetKind.EXCHANGE, target, kind, value, label, "judge", key=key)
+            why = given.get("gen_ai.evaluation.explanation")
+            evidence = why if isinstance(why, str) and why else None
+            item = NewFeedback(TargetKind.EXCHANGE, target, kind, value, label, "judge", key=key, evidence=evidence)
             yield Judgement(item, turn=span)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nightschool.feedback.body import NewFeedback
+from nightschool.feedback.values import NewFeedback
 from nightschool.gateway.dialects.sampler import resolve_sampler
 from nightschool.gateway.dialects.usage import count_usage
 from nightschool.imports.reading import Raw
@@ -158,11 +158,14 @@ def _judgements(score: Json, trace_id: str | None, session: str | None, alone: b
     source = SOURCES.get(str(score.get("source")), "end_user" if USERS.search(name) else "code")
     at = seconds_of(_of(score, "timestamp"))
     author = _of(score, "author_user_id")
+    comment = score.get("comment")
+    comment = comment if isinstance(comment, str) and comment.strip() else None
+    said_aloud = comment is not None and source == "end_user"  # a judge's comment is its reason
     item = NewFeedback(target_kind, target, kind, value, name, source, author, observed_at=at, key=key[:256])
+    item = replace(item, evidence=None if said_aloud else comment)
     named = trace_id if target_kind == TargetKind.EXTERNAL_KEY and not session else None
     yield Judgement(item, session=named)
-    comment = score.get("comment")
-    if isinstance(comment, str) and comment.strip():
+    if said_aloud:
         said = {"kind": FeedbackKind.TEXT, "value": comment, "name": f"{name} comment", "key": f"{key[:240]}/comment"}
         yield Judgement(replace(item, **said), session=named)
 

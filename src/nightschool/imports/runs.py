@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nightschool.feedback.body import NewFeedback
+from nightschool.feedback.values import NewFeedback
 from nightschool.imports.lists import blank_record, checked_messages, turns_of
 from nightschool.imports.reading import Raw
 from nightschool.imports.values import Conversation, Format, Judgement, Refused, digest
@@ -77,7 +77,13 @@ def _reward(record: Json, session: str) -> tuple[Judgement, ...]:
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not 0 <= reward <= 1:
         raise Refused("a reward outside 0 to 1")
     item = NewFeedback(
-        TargetKind.SESSION, session, FeedbackKind.OUTCOME, float(reward), "reward", "code", key=f"{session}/reward"
+        TargetKind.SESSION,
+        session,
+        FeedbackKind.OUTCOME,
+        float(reward),
+        "reward",
+        "code",
+        key=f"{session}/reward/{reward}",
     )
     return (Judgement(item),)
 
@@ -85,31 +91,26 @@ def _reward(record: Json, session: str) -> tuple[Judgement, ...]:
 def _failures(record: Json, session: str) -> Iterator[Judgement]:
     for failure in record["failures"]:
         number, step = failure.get("failure_id"), failure.get("step_number")
-        category, why = failure.get("failure_category"), failure.get("step_reason")
+        category = failure.get("failure_category")
         if not isinstance(step, int) or not isinstance(category, str):
             raise Refused("a failure without step or category")
-        name = f"failure {number}"
-        yield _on_step(session, step, FeedbackKind.CATEGORY, category, name)
-        if isinstance(why, str) and why.strip():
-            yield _on_step(session, step, FeedbackKind.TEXT, why, f"{name} reason")
+        yield _on_step(session, step, category, f"failure {number}", failure)
 
 
 def _cause(record: Json, session: str) -> Iterator[Judgement]:
     cause = record.get("root_cause") or {}
     named = next((f for f in record["failures"] if f.get("failure_id") == cause.get("failure_id")), None)
     if named is not None:
-        yield _on_step(session, named["step_number"], FeedbackKind.CATEGORY, named["failure_category"], "root cause")
-    reason = cause.get("reason_for_root_cause")
-    if named is not None and isinstance(reason, str) and reason.strip():
-        yield _on_step(session, named["step_number"], FeedbackKind.TEXT, reason, "root cause reason")
+        why = cause | {"failure_summary": record.get("failure_summary")}
+        yield _on_step(session, named["step_number"], named["failure_category"], "root cause", why)
 
 
-def _on_step(session: str, step: int, kind: FeedbackKind, value: str, name: str) -> Judgement:
+def _on_step(session: str, step: int, category: str, name: str, evidence: Json) -> Judgement:
     """On the reply at `step` (counted from 1), else on the last reply before it: a tool's answer is its caller's."""
     keys = tuple(f"{session}/step-{at}" for at in range(step, 0, -1))
-    item = NewFeedback(
-        TargetKind.EXTERNAL_KEY, keys[0], kind, value, name, "annotator", key=f"{session}/step-{step}/{name}"
-    )
+    key = f"{session}/step-{step}/{name}/{category}"
+    kind = FeedbackKind.CATEGORY
+    item = NewFeedback(TargetKind.EXTERNAL_KEY, keys[0], kind, category, name, "annotator", key=key, evidence=evidence)
     return Judgement(item, external_keys=keys)
 
 

@@ -18,13 +18,14 @@ import sqlalchemy as sa
 from nightschool.access.privacy import Privacy
 from nightschool.access.redaction import redact, redactor
 from nightschool.errors import RefusedError
-from nightschool.feedback.body import NewFeedback
 from nightschool.feedback.record import KeyTakenError, insert_feedback
+from nightschool.feedback.values import NewFeedback
 from nightschool.imports.values import Conversation, Judgement, Turn, exchange_id
 from nightschool.store.blobs import stored
 from nightschool.store.database import Store
 from nightschool.store.insertion import insert_exchanges
 from nightschool.store.matching import match_key
+from nightschool.store.parked import ADMIN_KEYS
 from nightschool.store.records import Record, Timing
 from nightschool.store.schema import blobs, choices, exchanges, feedback, import_items, messages, sessions
 from nightschool.store.sessions import find_session
@@ -209,17 +210,18 @@ def _judge(
     session: str | None,
     told: Told,
 ) -> None:
-    item, tenant = judgement.item, _tenant(taking)
+    item, tenant = replace(judgement.item, origin=taking.import_id), _tenant(taking)
     if judgement.session is not None:
         session = find_session(conn, tenant, judgement.session)
     target = known.get(judgement.turn or "") or _by_external_key(conn, tenant, judgement.external_keys)
     if judgement.session is not None and session is not None:
         item = replace(item, target_kind=TargetKind.SESSION, target_id=session)
     elif target is not None:
-        item = replace(item, target_kind=TargetKind.EXCHANGE, target_id=target)
+        kind = TargetKind.EXCHANGE if item.tool_call is None else TargetKind.TOOL_CALL
+        item = replace(item, target_kind=kind, target_id=target)
     elif item.target_kind == TargetKind.SESSION and session is not None:
         item = replace(item, target_id=session)
-    if item.key is None and _is_told(conn, tenant, item):
+    if _has_key(conn, tenant, item.key) if item.key else _is_told(conn, tenant, item):
         told.merged["feedback"] += 1
         return
     try:
@@ -229,6 +231,11 @@ def _judge(
         return
     (told.merged if receipt.repeated else told.taken)["feedback"] += 1
     told.parked += receipt.state == "parked" and not receipt.repeated
+
+
+def _has_key(conn: sa.Connection, tenant: str, key: str) -> bool:
+    """Whether that judgement came already, perhaps under another name of its target: keys hold what is said."""
+    return bool(stored(conn, feedback.c.idempotency_key, tenant, [ADMIN_KEYS + key]))
 
 
 def _is_told(conn: sa.Connection, tenant: str, item: NewFeedback) -> bool:
@@ -259,7 +266,7 @@ def _by_external_key(conn: sa.Connection, tenant: str, keys: Sequence[str]) -> s
 
 def _count_feedback(conn: sa.Connection, tenant: str, conversation: Conversation, told: Told) -> None:
     """By their keys alone: a judgement without one counts as new until it is compared with what is stored."""
-    keys = [f"admin:{judgement.item.key}" for judgement in conversation.judgements if judgement.item.key]
+    keys = [ADMIN_KEYS + judgement.item.key for judgement in conversation.judgements if judgement.item.key]
     there = stored(conn, feedback.c.idempotency_key, tenant, keys)
     told.merged["feedback"] += len(there)
     told.taken["feedback"] += len(conversation.judgements) - len(there)

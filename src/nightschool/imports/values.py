@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nightschool.feedback.body import NewFeedback
+from nightschool.feedback.values import NewFeedback
 from nightschool.imports.reading import Raw
 from nightschool.store.records import Record
 from nightschool.store.tree import canonical

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from nightschool.feedback.body import NewFeedback
+from nightschool.feedback.values import NewFeedback
 from nightschool.imports.lists import blank_record, checked_messages
 from nightschool.imports.reading import Raw
 from nightschool.imports.values import Conversation, Format, Judgement, Link, Refused, Turn, digest
@@ -75,21 +75,21 @@ def _judgements(record: Json, session: str) -> tuple[Judgement, ...]:
             TargetKind.SESSION, session, FeedbackKind.OUTCOME, correct, "outcome", "code", key=f"{session}/outcome"
         )
         found.append(Judgement(item))
-    step = str(record.get("mistake_step", ""))
-    if not step.isdecimal():
-        raise Refused("a mistake without a step")
-    said = (
-        ("culprit", FeedbackKind.CATEGORY, "mistake_agent"),
-        ("culprit reason", FeedbackKind.TEXT, "mistake_reason"),
-    )
+    step, culprit = str(record.get("mistake_step", "")), record.get("mistake_agent")
+    if not step.isdecimal() or not isinstance(culprit, str):
+        raise Refused("a mistake without a step or a culprit")
     keys = tuple(f"{session}/step-{place}" for place in range(int(step), -1, -1))
-    for name, kind, field in said:
-        value = record.get(field)
-        if isinstance(value, str) and value.strip():
-            item = NewFeedback(
-                TargetKind.EXTERNAL_KEY, keys[0], kind, value, name, "annotator", key=f"{session}/{name}"
-            )
-            found.append(Judgement(item, external_keys=keys))
+    item = NewFeedback(
+        TargetKind.EXTERNAL_KEY,
+        keys[0],
+        FeedbackKind.CATEGORY,
+        culprit,
+        "culprit",
+        "annotator",
+        key=f"{session}/culprit",
+        evidence={"step": step, "reason": record.get("mistake_reason")},
+    )
+    found.append(Judgement(item, external_keys=keys))
     return tuple(found)
 
 
