@@ -1,16 +1,20 @@
 # make demo    see an agent get better in two nights      make lint     style and types
 # make test    everything that needs no browser           make bench    the published numbers, one by one
+# make vllm    the engine contract on a real vLLM, on this machine's CPU
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench vllm clean
 
 demo: .venv/.demo
 	$(BIN)/nightschool demo $(ARGS)
 
 test: .venv/.test
 	$(BIN)/python -m pytest -m "not slow"
+
+vllm: .venv/.test
+	NIGHTSCHOOL_VLLM="$$(PYTHON=$(PYTHON) .ci/vllm.sh)" $(BIN)/python -m pytest -m vllm
 
 lint: .venv/.test
 	$(BIN)/ruff check .
@@ -30,7 +34,7 @@ else
 endif
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .pytest_cache .ruff_cache .hypothesis
 
 # The stamps say what is installed; a second call does nothing until pyproject.toml or the versions change.
 .venv/.demo: pyproject.toml constraints.txt | $(BIN)/python
@@ -40,7 +44,7 @@ clean:
 
 .venv/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Nightschool with its test tools into .venv: some minutes, once."
-	$(PIP) --editable '.[train,demo,test]'
+	$(PIP) --editable '.[train,demo,test,clients]'
 	@touch $@
 
 $(BIN)/python:

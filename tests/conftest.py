@@ -12,6 +12,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 
+# Engines, and gateways in front of them, that several folders of tests use.
+pytest_plugins = ["engines", "fronts"]
+
 
 @pytest.fixture(scope="session")
 def postgres():

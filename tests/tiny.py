@@ -63,6 +63,19 @@ def make_tiny_model(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+def make_teachable_model(folder: Path) -> Path:
+    """The tiny model with a vector for its end of turn: as a padding token it has none, and could not be taught."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    make_tiny_model(folder)
+    weights = load_file(folder / "model.safetensors")
+    embeddings = weights["model.embed_tokens.weight"]
+    embeddings[2] = 0.15 * torch.randn(embeddings.shape[1], generator=torch.Generator().manual_seed(0))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def write_tiny_tokenizer(folder: Path) -> int:
     """Write a byte-level BPE tokenizer.json into `folder`; returns the size of the vocabulary."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers

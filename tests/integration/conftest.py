@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from patience import wait_until
-from safetensors.torch import load_file, save_file
-from tiny import make_tiny_model
+from tiny import make_teachable_model
 from up_process import LOOPBACK, Up
 
 from nightschool.access.tokens import admin_token
@@ -151,13 +149,7 @@ def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model, with a vector for its end of turn: as a padding token it has none, and could not be taught."""
-    folder = make_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
-    weights = load_file(folder / "model.safetensors")
-    embeddings = weights["model.embed_tokens.weight"]
-    embeddings[2] = 0.15 * torch.randn(embeddings.shape[1], generator=torch.Generator().manual_seed(0))
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
+    return make_teachable_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,22 @@ def test_a_reply_that_comes_back_keeps_its_sampled_ids(renderer: Renderer):
     assert tuple(following[: len(prompt) + len(sampled)]) == (*prompt, *sampled)
 
 
+@pytest.mark.parametrize("spelled", ['{"order":"7","n":1}', '{"n": 1, "order": "7"}', {"order": "7", "n": 1}])
+def test_a_call_whose_arguments_a_client_wrote_anew_keeps_its_sampled_ids(renderer: Renderer, spelled: object):
+    prompt = renderer.prompt_ids((SYSTEM, USER))
+    sampled = (*renderer.tokenizer.encode('{"order": "7",  "n": 1}').ids, renderer.end_id)
+    renderer.remember(prompt, calling('{"order": "7",  "n": 1}'), sampled)
+    following = renderer.prompt_ids((SYSTEM, USER, calling(spelled)))
+    assert tuple(following[: len(prompt) + len(sampled)]) == (*prompt, *sampled)
+    other = renderer.prompt_ids((SYSTEM, USER, calling('{"order": "8", "n": 1}')))
+    assert tuple(other[: len(prompt) + len(sampled)]) != (*prompt, *sampled)
+
+
+def calling(arguments: object) -> dict:
+    call = {"id": "c", "type": "function", "function": {"name": "track", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
 def test_another_reply_at_the_same_place_is_encoded(renderer: Renderer):
     prompt = renderer.prompt_ids((SYSTEM, USER))
     renderer.remember(prompt, {"role": "assistant", "content": "there"}, (renderer.end_id,))

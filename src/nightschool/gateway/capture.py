@@ -148,7 +148,7 @@ def _parse(capture: Capture, raw: bytes) -> ParsedReply:
     if not raw:
         return ParsedReply()
     dialect = capture.reply_dialect
-    return dialect.parse_stream(raw) if capture.is_stream else dialect.parse_plain(raw)
+    return dialect.read(raw, capture.is_stream)
 
 
 def _outcome(capture: Capture, parsed: ParsedReply) -> tuple[str, str | None]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from nightschool.store.matching import content_text
 from nightschool.types import Json
 
-CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,18 @@ def write_calls(message: Json) -> str:
 def parse_reply(text: str) -> ParsedReply:
     """Split an assistant's text into content and calls; keeps the arguments' own spelling."""
     calls: list[tuple[str, str]] = []
-    for match in CALL.finditer(text):
-        call = _read_call(match.group(1))
+    between: list[str] = []
+    at = 0
+    # A search for each marker, not one pattern for both: on many opened calls that would take the square of the time.
+    while (start := text.find(OPEN, at)) >= 0 and (end := text.find(CLOSE, start)) >= 0:
+        call = _read_call(text[start + len(OPEN) : end].strip())
         if call is None:
             return ParsedReply(text, (), False)
         calls.append(call)
-    content = CALL.sub("", text).strip()
-    if "<tool_call>" in content or "</tool_call>" in content:
+        between.append(text[at:start])
+        at = end + len(CLOSE)
+    content = "".join([*between, text[at:]]).strip()
+    if OPEN in content or CLOSE in content:
         return ParsedReply(text, (), False)
     return ParsedReply(content or None if calls else content, tuple(calls), True)
 
@@ -71,7 +76,7 @@ def parse_reply(text: str) -> ParsedReply:
 def _read_call(body: str) -> tuple[str, str] | None:
     try:
         call = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None

@@ -122,6 +122,14 @@ class Dialect:
     token_fields: Json = field(default_factory=dict)
     translation: Translation | None = None
 
+    def read(self, raw: bytes, is_stream: bool) -> ParsedReply:
+        """What a reply's bytes say; bytes that have not the shape of the dialect are an error in words."""
+        try:
+            return self.parse_stream(raw) if is_stream else self.parse_plain(raw)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            # boundary: an engine may send anything
+            return ParsedReply(ending="error", error=f"The reply has another shape than {self.name}: {error!r}"[:500])
+
 
 def read_request(raw: bytes, dialect: Dialect) -> ClientRequest:
     """Parse a body. Raises: InputError for one that is not a JSON object with what the dialect needs."""

@@ -18,23 +18,23 @@ class EventSplitter:
     """Cuts a stream of bytes into server-sent events, each with the bytes that close it."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
+        self._seen = 0  # up to here no event ends: a huge event in small pieces is not read again with each
 
     def feed(self, data: bytes) -> list[bytes]:
         """The events that `data` completes; joined with `rest` they are all bytes ever fed."""
         self._rest += data
-        events: list[bytes] = []
-        start = 0
-        for end in _EVENT_END.finditer(self._rest):
-            events.append(self._rest[start : end.end()])
-            start = end.end()
-        self._rest = self._rest[start:]
+        ends = [end.end() for end in _EVENT_END.finditer(self._rest, self._seen)]
+        starts = [0, *ends]
+        events = [bytes(self._rest[start:end]) for start, end in zip(starts, ends, strict=False)]
+        del self._rest[: starts[-1]]
+        self._seen = max(0, len(self._rest) - 2)  # half of an end may stand there: CR and LF
         return events
 
     @property
     def rest(self) -> bytes:
         """What came after the last complete event."""
-        return self._rest
+        return bytes(self._rest)
 
 
 class Event(NamedTuple):
@@ -78,7 +78,14 @@ def load_json(raw: bytes | str) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
+        return _load_slowly(raw)
+
+
+def _load_slowly(raw: bytes | str) -> Any:
+    try:
         return json.loads(raw)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def write_json(value: Any) -> bytes:
