@@ -1,10 +1,30 @@
 """`nightschool feedback`: list, show, parked, import."""
 
+import pytest
+
+from nightschool.access.identity import Access
+from nightschool.cli.serving import gateway_settings
+from nightschool.config import load_config
+from nightschool.errors import ConfigError
 from nightschool.feedback.body import read_feedback
 from nightschool.feedback.record import insert_feedback
 from nightschool.store.exchanges import Caller, Record, Timing, insert_exchange
 
 NOW = 1_772_366_400.0
+
+
+def test_the_settings_file_says_how_long_feedback_waits_and_what_webhooks_mean(run, state, monkeypatch):
+    (state.parent / "nightschool.toml").write_text(
+        '[feedback]\nparked_days = 2\n[feedback.webhooks.tickets]\nsecret_env = "TICKETS"\n'
+        'key = "$.id"\nname = "reopened"\nvalue = "$.reopened"\nsuccess = [false]\n'
+    )
+    monkeypatch.setenv("TICKETS", "s3cret")
+    found = gateway_settings(load_config(), Access("admin")).feedback
+    assert (found.parked_s, found.webhooks["tickets"].success) == (2 * 86_400.0, (False,))
+    assert "s3cret" not in repr(found)
+    monkeypatch.delenv("TICKETS")
+    with pytest.raises(ConfigError, match="TICKETS is not set"):
+        gateway_settings(load_config(), Access("admin"))
 
 
 def said(store, at: float = NOW, **body) -> None:

@@ -344,3 +344,16 @@ def test_nothing_can_be_changed_here(nights) -> None:
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             assert nights.client.request(method, path).status_code == 405
         assert "<button" not in nights.client.get(path).text.replace("<button>Filter sessions</button>", "")
+
+
+def test_a_file_of_feedback_is_an_import_like_others(tmp_path):
+    from nightschool.feedback.importing import import_table
+
+    file = tmp_path / "tickets.csv"
+    file.write_text("key_type,key,kind,value\nexchange,x,thumb,up\nexchange,x,thumb,sideways\n")
+    with Store.open(tmp_path / "store.sqlite") as store:
+        import_table(store, file, 1_772_366_400.0, False)
+        told = TestClient(Starlette(routes=build_dashboard(store, lambda: dict(FACTS)))).get("/imports")
+    assert told.status_code == 200
+    assert "tickets.csv" in told.text
+    assert "line 3" in told.text

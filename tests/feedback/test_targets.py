@@ -1,10 +1,13 @@
 """Whatever arrives first, feedback ends up at the same place."""
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -24,9 +27,10 @@ EXCHANGE, TURN, TOOL_CALL = TargetKind.EXCHANGE, TargetKind.TURN, TargetKind.TOO
 SESSION, EXTERNAL = TargetKind.SESSION, TargetKind.EXTERNAL_KEY
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Iterator[Store]:
-    with Store.open(tmp_path_factory.mktemp("feedback") / "s.sqlite") as opened:
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def store(request, tmp_path_factory) -> Iterator[Store]:
+    file = tmp_path_factory.mktemp("feedback") / "s.sqlite"
+    with Store.open(file if request.param == "sqlite" else request.getfixturevalue("postgres").store()) as opened:
         yield opened
 
 
@@ -152,6 +156,48 @@ def test_tool_calls_pair_by_position_and_never_across_replies(store, tenant):
         arrive(store, tenant, thumb(TOOL_CALL, "b", tool_call=1))
 
 
+@pytest.mark.skipif("NIGHTSCHOOL_DATA" not in os.environ, reason="needs the folder that NIGHTSCHOOL_DATA names")
+def test_reused_ids_of_real_agents_pair_by_turn_and_position(store, tenant):
+    """A recorded run in which one id names calls of different functions: each is judged as what it was."""
+    runs = json.loads((Path(os.environ["NIGHTSCHOOL_DATA"]) / "tau_bench" / "gpt-4o-airline.json").read_text())
+    run = next(run for run in runs if has_reused_id(run["traj"]))
+    replies = [message for message in run["traj"] if message["role"] == "assistant"]
+    functions: list[str] = []
+    for number, message in enumerate(replies):
+        body = {"messages": [{"role": "user", "content": f"turn {number}"}]}
+        made = (Choice(0, message, "stop"),)
+        caller = Caller("airline", session="run")
+        turn = Record(f"r{number}", caller, Timing(10.0 + number), "base", json.dumps(body).encode(), choices=made)
+        arrive(store, tenant, replace(turn, messages=tuple(body["messages"]), branch=Branch.MAIN))
+        for place, call in enumerate(message.get("tool_calls") or ()):
+            functions.append(call["function"]["name"])
+            said = NewFeedback(TOOL_CALL, "run", FeedbackKind.CATEGORY, functions[-1], "is", turn=number + 1)
+            arrive(store, tenant, replace(said, tool_call=(place, call["id"])[number % 2]))
+    found = rows(store, tenant)
+    assert len(found) == len(functions)
+    for row in found:
+        reply = replies[int(row.exchange_id.removeprefix("r"))]
+        assert reply["tool_calls"][row.tool_call]["function"]["name"] == row.value
+
+
+def has_reused_id(messages: list[dict]) -> bool:
+    names: dict[str, str] = {}
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    return any(names.setdefault(call["id"], call["function"]["name"]) != call["function"]["name"] for call in calls)
+
+
+def test_one_key_on_two_days_counts_once_and_a_new_score_replaces_the_old(store, tenant):
+    arrive(store, tenant, record("a", 10))
+    days = [thumb(EXCHANGE, "a", author="ann", key="click-1"), thumb(EXCHANGE, "a", author="ann", key="click-1")]
+    for day, said in enumerate(days):
+        now = 1_772_366_400.0 + 86_400 * day
+        receipt = store.write(lambda conn, said=said, now=now: insert_feedback(conn, tenant, said, False, now))
+        assert receipt.repeated == bool(day)
+    arrive(store, tenant, thumb(EXCHANGE, "a", False, author="ann", key="click-2"))
+    assert [row.value for row in rows(store, tenant)] == [True, False]
+    assert [item[5] for item in view(store, tenant)] == [False]
+
+
 def test_calls_of_one_reply_are_judged_apart(store, tenant):
     arrive(store, tenant, record("a", 10, calls=("c1", "c2")))
     said = (thumb(TOOL_CALL, "a", True, tool_call=0), thumb(TOOL_CALL, "a", False, tool_call="c2"))
@@ -192,10 +238,12 @@ def test_superseding_by_id(store, tenant):
         arrive(store, tenant, thumb(EXCHANGE, "b", supersedes=first.id))
 
 
-def test_two_deliveries_at_once_are_one_row(tmp_path):
-    """Two processes' worth of stores on one file, each with writers of its own."""
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def test_two_deliveries_at_once_are_one_row(request, tmp_path, database):
+    """Two processes' worth of stores on one database, each with a writer of its own."""
     said = thumb(EXCHANGE, "a", author="ann"), thumb(EXCHANGE, "a", False, author="bob", key="k")
-    with Store.open(tmp_path / "s.sqlite") as one, Store.open(tmp_path / "s.sqlite") as two:
+    place = tmp_path / "s.sqlite" if database == "sqlite" else request.getfixturevalue("postgres").database()
+    with Store.open(place) as one, Store.open(place) as two:
         with ThreadPoolExecutor(16) as pool:
             receipts = list(
                 pool.map(lambda n: arrive((one, two)[n % 2], "default", said[n // 2 % 2])[0], range(64), timeout=60)

@@ -81,6 +81,24 @@ class ImportReport:
             "ignored_columns": list(self.ignored),
         }
 
+    def as_stored(self) -> Json:
+        """The report in the form of every import's: taken, merged, refused and why, and where."""
+        refused: Json = {}
+        for reason, count in self.reasons.items():
+            outcome, _, why = reason.partition(": ")
+            if outcome in ("ambiguous", "refused"):
+                places = [f"line {one['line']}" for one in self.examples if one["why"] == why]
+                refused[why] = {"count": count, "places": places}
+        notes = [f"{count} times in {unit}" for unit, count in self.units.items()]
+        return {
+            "records": self.outcomes.total(),
+            "taken": {"feedback": self.outcomes["matched"] + self.outcomes["unmatched"]},
+            "merged": {"feedback": self.outcomes["duplicate"]},
+            "parked_feedback": self.outcomes["unmatched"],
+            "refused": refused,
+            "notes": notes,
+        }
+
 
 def import_table(
     store: Store, path: Path, now: float, dry_run: bool, say: Callable[[int], None] = lambda _rows: None
@@ -105,7 +123,7 @@ def import_table(
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         row = {"tenant": store.tenant, "id": origin, "format": "feedback", "source": path.name, "digest": digest}
-        store.write(lambda conn: conn.execute(sa.insert(imports), row | {"report": report.as_json(), "at": now}))
+        store.write(lambda conn: conn.execute(sa.insert(imports), row | {"report": report.as_stored(), "at": now}))
     return report
 
 

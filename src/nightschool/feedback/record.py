@@ -79,7 +79,7 @@ def insert_feedback(
     row: dict[str, Any] = _row(tenant, item, found, key) | times
     dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
     insert = dialect.insert(table).on_conflict_do_nothing(index_elements=["tenant", "idempotency_key"])
-    if conn.execute(insert, row).rowcount:
+    if conn.execute(insert.returning(table.c.id), row).first() is not None:
         fail_point("feedback.written")
         return Receipt(row["id"], row["state"], False, row["exchange_id"], row["session_id"])
     known = conn.execute(sa.select(table).where(table.c.tenant == tenant, table.c.idempotency_key == key)).one()

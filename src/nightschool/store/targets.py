@@ -95,8 +95,8 @@ def _exchange(
 
 def _order(table: sa.Table, begun: sa.Column[Any], at: float, admin: bool) -> tuple[Any, ...]:
     """Service first; of what had begun by `at` the newest, else the oldest."""
-    is_exam = sa.literal(0) if admin else sa.case((table.c.purpose == Purpose.EXAM.value, 1), else_=0)
-    return (is_exam, sa.case((begun > at, 1), else_=0), sa.func.abs(begun - at), table.c.id)
+    nearest = (sa.case((begun > at, 1), else_=0), sa.func.abs(begun - at), table.c.id)
+    return nearest if admin else (sa.case((table.c.purpose == Purpose.EXAM.value, 1), else_=0), *nearest)
 
 
 def _turn(conn: sa.Connection, tenant: str, target: Target, at: float, admin: bool) -> Found | None:
