@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nightschool.errors import StoreError
-from nightschool.store.blobs import put_hashed
+from nightschool.store.blobs import in_parts, put_hashed
 from nightschool.store.matching import match_key, sorted_json
 from nightschool.store.memo import Memo
 from nightschool.store.prepared import Lookup, insert_into
@@ -164,6 +164,38 @@ def put_messages(conn: sa.Connection, tenant: str, messages: Sequence[Json], par
 def load_branch(conn: sa.Connection, tenant: str, leaf_hash: str) -> tuple[Json, ...]:
     """The messages from the root to `leaf_hash`. Raises StoreError when it is not stored."""
     return tuple(json.loads(data) for _, data in _branch(conn, tenant, leaf_hash))
+
+
+def load_branches(conn: sa.Connection, tenant: str, leaf_hashes: Iterable[str]) -> dict[str, tuple[Json, ...]]:
+    """The messages from the root to each leaf. What they share is read and parsed once.
+
+    Raises:
+        StoreError: a leaf, or a message above one, is not stored.
+    """
+    leaves = list(dict.fromkeys(leaf_hashes))
+    found: dict[str, tuple[str | None, Json]] = {}
+    data, blob = with_content()
+    for some in in_parts(leaves):
+        link = sa.select(table.c.hash, table.c.parent_hash)
+        tree = link.where(table.c.tenant == tenant, table.c.hash.in_(some)).cte("tree", recursive=True)
+        tree = tree.union(link.where(table.c.tenant == tenant, table.c.hash == tree.c.parent_hash))
+        here = sa.and_(table.c.tenant == tenant, table.c.hash == tree.c.hash)
+        query = sa.select(table.c.hash, table.c.parent_hash, data).select_from(tree.join(table, here))
+        for row in conn.execute(query.outerjoin(blobs, blob)):
+            if row.hash not in found and row.data is not None:
+                found[row.hash] = row.parent_hash, json.loads(row.data)
+    return {leaf: _walked(found, leaf) for leaf in leaves}
+
+
+def _walked(found: dict[str, tuple[str | None, Json]], leaf: str) -> tuple[Json, ...]:
+    branch: list[Json] = []
+    at: str | None = leaf
+    while at is not None:
+        if at not in found:
+            raise _unknown(at)
+        at, message = found[at]
+        branch.append(message)
+    return tuple(reversed(branch))
 
 
 def load_spelled(conn: sa.Connection, tenant: str, leaf_hash: str, variants: bytes) -> list[bytes]:
