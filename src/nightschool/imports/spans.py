@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -68,7 +68,11 @@ def conversation_of(trace: Trace, content: object) -> Conversation:
     """One turn for each call of a model. `content` is what the trace was read from, for its digest."""
     spans = {span.id: span for span in trace.spans}
     calls = [span for span in spans.values() if span.call is not None]
-    own = [span for span in calls if not _told_again(span, calls, spans)]
+    answers = {span.id: tuple(_answer(span)) for span in calls}
+    alike: dict[tuple[bytes, ...], list[Span]] = defaultdict(list)
+    for span in calls:
+        alike[answers[span.id]].append(span)
+    own = [span for span in calls if not answers[span.id] or not _told_again(span, alike[answers[span.id]], spans)]
     left_out = Counter(span.kind for span in spans.values() if span.call is None and span.refused is None)
     return Conversation(
         key=f"{trace.tool}:{trace.id}",
@@ -137,14 +141,13 @@ def _agents_above(span: Span, spans: dict[str, Span]) -> list[Span]:
     return found
 
 
-def _told_again(span: Span, calls: Sequence[Span], spans: dict[str, Span]) -> bool:
-    """Whether another span tells the same call: one inside of it, or another instrumentation's beside it.
+def _told_again(span: Span, alike: Sequence[Span], spans: dict[str, Span]) -> bool:
+    """Whether a span with the same answer tells the same call: one inside of it, or one by another instrumentation.
 
     Two equal calls by one instrumentation side by side are two samples.
     """
-    mine = _answer(span)
-    for other in calls:
-        if other is span or _answer(other) != mine or not _together(span, other):
+    for other in alike:
+        if other is span or not _together(span, other):
             continue
         if any(above.id == span.id for above in _above(other, spans)):
             return True
