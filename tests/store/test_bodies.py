@@ -201,8 +201,8 @@ def test_a_body_of_a_branch_is_one_reference_whatever_its_length(store):
             assert get_body(conn, "default", key) == raw
             return len(conn.scalar(sa.select(body_table.c.segments).where(body_table.c.hash == key)) or b"")
 
-    # head 5 + 14, branch 1 + 32 + 1 + 2 (", ") + 4, tail 5 + 2
-    assert [size(2), size(100)] == [66, 66]
+    # head 5 + 14, branch 1 + 20 + 1 + 2 (", ") + 4, tail 5 + 2
+    assert [size(2), size(100)] == [54, 54]
 
 
 def test_a_message_spelled_otherwise_is_kept_once_more_and_then_counted(store):

@@ -33,7 +33,7 @@ MESSAGE, TOOLS, ATTACHMENT = "messages", "tools", "attachment"
 MESSAGE_KEYS = (MESSAGE, "input")  # the second in OpenAI Responses
 WORTH_SHARING = 48  # a reference takes 33 bytes
 LITERAL, REFERENCE, PAGE, BRANCH = 0, 1, 2, 3
-DIGEST_BYTES = 32
+DIGEST_BYTES, NODE_BYTES = 32, 20
 TIME_CHARS, KEY_CHARS = 12, 32  # of a body's key
 PAGE_MESSAGES = 8
 SPACE = " \t\n\r"
@@ -122,7 +122,7 @@ def body_references(conn: sa.Connection, tenant: str, segments: bytes) -> tuple[
     while todo:
         code, data = todo.pop()
         if code == BRANCH:
-            leaves.add(data[:DIGEST_BYTES].hex())
+            leaves.add(data[:NODE_BYTES].hex())
         elif code in (REFERENCE, PAGE) and data.hex() not in found:
             found.add(data.hex())
             todo += _decode(get_blob(conn, tenant, data.hex())) if code == PAGE else []
@@ -246,10 +246,10 @@ def _refer_to_branch(body: Body, places: Sequence[int], memo: Memo) -> bytes | N
 
 
 def _restore_branch(conn: sa.Connection, tenant: str, data: bytes) -> bytes:
-    begin = DIGEST_BYTES + 1
-    separator = data[begin : begin + data[DIGEST_BYTES]]
+    begin = NODE_BYTES + 1
+    separator = data[begin : begin + data[NODE_BYTES]]
     numbers = data[begin + len(separator) + 4 :]
-    return separator.join(load_spelled(conn, tenant, data[:DIGEST_BYTES].hex(), numbers))
+    return separator.join(load_spelled(conn, tenant, data[:NODE_BYTES].hex(), numbers))
 
 
 def _encode_pages(segments: Sequence[Segment], shared: dict[str, bytes]) -> bytes:
@@ -290,7 +290,7 @@ def _decode(data: bytes) -> list[tuple[int, bytes]]:
         if data[at] == LITERAL:
             start, length = at + 5, struct.unpack_from("<I", data, at + 1)[0]
         elif data[at] == BRANCH:
-            length += 1 + data[start + DIGEST_BYTES]
+            length = NODE_BYTES + 1 + data[start + NODE_BYTES]
             length += 4 + struct.unpack_from("<I", data, start + length)[0]
         parts.append((data[at], data[start : start + length]))
         at = start + length

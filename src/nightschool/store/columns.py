@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import LargeBinary
 from sqlalchemy.types import TypeDecorator
 
-WORTH_PACKING = 512
+WORTH_PACKING = 256
 PLAIN, PACKED = b"\0", b"\1"
 
 

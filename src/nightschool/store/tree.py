@@ -1,6 +1,6 @@
 """The message tree: each message once, under a hash of tenant, parent and exact content (law 4).
 
-A hash begins with its stem, eight bytes that all messages of a conversation below its system messages share, so
+A hash begins with its stem, four bytes that all messages of a conversation below its system messages share, so
 that a conversation lies together in every index however large the store is.
 """
 
@@ -23,7 +23,7 @@ from nightschool.store.schema import blobs, spellings
 from nightschool.store.schema import messages as table
 from nightschool.types import Json
 
-STEM_CHARS = 16
+STEM_CHARS, HASH_CHARS = 8, 40  # in hex
 NO_STEM = "0" * STEM_CHARS  # of messages that many conversations begin with
 SHARED_ROLES = ("system", "developer")
 INLINE_BYTES = 1024  # longer content is a blob, which equal messages elsewhere share
@@ -78,7 +78,7 @@ def rolling_match(previous: str | None, key: bytes) -> str:
     that of the first message.
     """
     digest = hashlib.sha256((previous or "").encode() + key).hexdigest()
-    return digest if previous is None else previous[:STEM_CHARS] + digest[STEM_CHARS:]
+    return (digest if previous is None else previous)[:STEM_CHARS] + digest[STEM_CHARS:HASH_CHARS]
 
 
 def grow(
@@ -245,7 +245,7 @@ def _chained(previous: str | None, data: bytes, role: object) -> str:
     stem = NO_STEM if previous is None else previous[:STEM_CHARS]
     if stem == NO_STEM and role not in SHARED_ROLES:
         stem = digest[:STEM_CHARS]
-    return stem + digest[STEM_CHARS:]
+    return stem + digest[STEM_CHARS:HASH_CHARS]
 
 
 def _node(tenant: str, message: Json, parent: Node | None, spelling: bytes | None) -> Node:

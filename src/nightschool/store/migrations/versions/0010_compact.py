@@ -23,7 +23,7 @@ down_revision = "0070"
 
 PART = 500
 INLINE_BYTES = 1024
-STEM_CHARS = 16
+STEM_CHARS, HASH_CHARS, SYSTEM_CHARS = 8, 40, 16
 NO_STEM = "0" * STEM_CHARS
 SHARED_ROLES = ("system", "developer")
 EXCHANGE_HASHES = {
@@ -113,7 +113,7 @@ class Place(NamedTuple):
     def names(self) -> dict[str, str | None]:
         return {
             "dialogue_hash": self.dialogue,
-            "system_hash": hashlib.sha256(b"\0".join(self.leading)).hexdigest()[:STEM_CHARS],
+            "system_hash": hashlib.sha256(b"\0".join(self.leading)).hexdigest()[:SYSTEM_CHARS],
         }
 
 
@@ -155,12 +155,12 @@ def chained(previous: str | None, data: bytes, role: object) -> str:
     stem = NO_STEM if previous is None else previous[:STEM_CHARS]
     if stem == NO_STEM and role not in SHARED_ROLES:
         stem = digest[:STEM_CHARS]
-    return stem + digest[STEM_CHARS:]
+    return stem + digest[STEM_CHARS:HASH_CHARS]
 
 
 def rolled(previous: str | None, key: bytes) -> str:
     digest = hashlib.sha256((previous or "").encode() + key).hexdigest()
-    return digest if previous is None else previous[:STEM_CHARS] + digest[STEM_CHARS:]
+    return (digest if previous is None else previous)[:STEM_CHARS] + digest[STEM_CHARS:HASH_CHARS]
 
 
 def match_key(message: dict[str, Any]) -> bytes:
