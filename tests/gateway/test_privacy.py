@@ -100,3 +100,28 @@ def test_refused_and_failed_requests_log_no_body(open_gateway, monkeypatch, capl
     assert KEY not in caplog.text
     assert "canary" not in caplog.text
     assert "failed in the gateway" in caplog.text
+
+
+def test_judgements_hold_no_secrets_and_find_redacted_names(open_gateway):
+    """A conversation known by a customer's address is found by it, and the address is nowhere."""
+    gateway = open_gateway(privacy=Privacy(("email",), pseudonym_key=b"k"))
+    body = {"model": "shop", "messages": [{"role": "user", "content": "hello"}]}
+    _, headers, _ = gateway.chat(body, {"x-nightschool-external-key": "ann@example.org"})
+    gateway.recorded(headers["x-nightschool-exchange"])
+    said = {
+        "external_key": "ann@example.org",
+        "kind": "text",
+        "value": f"it told me {KEY}",
+        "author": "bob@example.org",
+        "evidence": {"api_key": "abc", "mail": "bob@example.org"},
+    }
+    admin = {"authorization": f"Bearer {gateway.admin}"}
+    status, _, raw = gateway.send("POST", "/v1/feedback", json.dumps(said).encode(), admin)
+    assert (status, json.loads(raw)["state"]) == (200, "matched")
+    _, _, raw = gateway.send("GET", "/v1/feedback?external_key=ann%40example.org", None, admin)
+    (item,) = json.loads(raw)["feedback"]
+    assert item["value"] == "it told me [redacted:api_key]"
+    assert item["evidence"] == {"api_key": "[redacted:secret]", "mail": "[redacted:email]"}
+    stored = everything_stored(gateway)
+    assert b"example.org" not in stored
+    assert KEY.encode() not in stored

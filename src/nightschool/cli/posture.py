@@ -15,7 +15,7 @@ from nightschool.access.keys import KeyRing, list_keys
 from nightschool.access.personal import KINDS
 from nightschool.access.privacy import read_privacy
 from nightschool.access.tokens import API_KEY_VARIABLE, is_loopback
-from nightschool.cli.answer import STORE_FILE, Call
+from nightschool.cli.answer import STORE_FILE, Call, have_store, store_place
 from nightschool.cli.checks import BAD, GOOD, NOTE, Check
 from nightschool.config import Config
 from nightschool.store.database import Store
@@ -27,10 +27,9 @@ def posture(call: Call) -> list[Check]:
     """Every look, in the order in which a request meets what it is about."""
     config = call.config
     looks: list[Callable[[], Check]] = [lambda: _hosts(config), lambda: _upstream(config), lambda: _files(config.state)]
-    path = config.state / STORE_FILE
-    if not path.exists():
+    if not have_store(config):
         return [*(look() for look in looks), Check("store", NOTE, "nothing is recorded yet", "nightschool up")]
-    with Store.open(path, config.tenant) as store:
+    with Store.open(store_place(config), config.tenant) as store:
         access = Access("", os.environ.get(API_KEY_VARIABLE) or None, KeyRing(store, b""), store.tenant)
         looks = [
             lambda: _reach(config, access),

@@ -15,8 +15,10 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
+from nightschool.access.privacy import Privacy
 from nightschool.errors import InputError, NightschoolError, RefusedError
 from nightschool.feedback.body import read_feedback
+from nightschool.feedback.private import hidden
 from nightschool.feedback.record import PARKED_S, insert_feedback
 from nightschool.feedback.tables import TableRow, open_table
 from nightschool.feedback.times import Moment, read_time
@@ -155,6 +157,9 @@ class _Seen:
         return f"import:{said.hex()}:{changes}", False
 
 
+SECRETS_ONLY = Privacy()
+
+
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """Rows that are stored in one write."""
@@ -175,7 +180,7 @@ class _Batch:
     ) -> tuple[str, str] | tuple[str]:
         """The row's outcome and, where it is not stored, why."""
         try:
-            item = replace(_read(row, report, self.now), origin=self.origin)
+            item = hidden(replace(_read(row, report, self.now), origin=self.origin), SECRETS_ONLY)
             key, repeated = seen.key(item)
             if repeated:
                 return "duplicate", "the file says it twice"

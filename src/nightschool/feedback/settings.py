@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nightschool.access.privacy import Privacy
 from nightschool.errors import ConfigError
 from nightschool.feedback.paths import Path, parse_path
 from nightschool.types import TargetKind
@@ -41,10 +42,11 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackSettings:
-    """`parked_s`: how long feedback waits for its target. `webhooks` by name."""
+    """`parked_s`: how long feedback waits for its target. `webhooks` by name. `privacy`: what is not stored."""
 
     parked_s: float = 90 * DAY_S
     webhooks: Mapping[str, Webhook] = field(default_factory=dict)
+    privacy: Privacy = field(default_factory=Privacy)
 
 
 def feedback_settings(table: Mapping[str, Any], environment: Mapping[str, str]) -> FeedbackSettings:

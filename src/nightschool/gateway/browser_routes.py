@@ -21,6 +21,7 @@ from nightschool.feedback.browser import (
     read_token,
     sign,
 )
+from nightschool.feedback.private import hidden
 from nightschool.feedback.record import Receipt, insert_feedback
 from nightschool.feedback.settings import FeedbackSettings
 from nightschool.feedback.values import NewFeedback
@@ -72,7 +73,9 @@ class BrowserRoutes:
         response.headers.update(CORS)
         return response
 
-    async def _store(self, given: Pass, item: NewFeedback) -> Receipt:
+    async def _store(self, given: Pass, said: NewFeedback) -> Receipt:
+        item = hidden(said, self.settings.privacy)
+
         def write(conn: sa.Connection) -> Receipt:
             check_count(conn, given)
             return insert_feedback(conn, given.tenant, item, False, time.time(), self.settings.parked_s)

@@ -15,9 +15,11 @@ from starlette.responses import JSONResponse, Response
 
 from nightschool.access.identity import Access
 from nightschool.access.keys import Role
+from nightschool.access.redaction import redactor
 from nightschool.errors import InputError, NightschoolError
 from nightschool.feedback.body import read_feedback
 from nightschool.feedback.lookup import NAMED_BY, find_history, list_feedback, shown
+from nightschool.feedback.private import hidden
 from nightschool.feedback.record import KeyTakenError, Receipt, insert_feedback
 from nightschool.feedback.settings import FeedbackSettings
 from nightschool.feedback.values import NewFeedback
@@ -44,7 +46,7 @@ class FeedbackRoutes:
             raw = await read_body(request.scope, request.receive, MAX_FEEDBACK_BYTES)
             item = replace(read_feedback(parse_json(raw or b""), time.time()), key_id=identity.key_id)
             store = self.store.scoped(identity.tenant)
-            receipt = await store_feedback(store, item, identity.role == Role.ADMIN, self.settings.parked_s)
+            receipt = await store_feedback(store, item, identity.role == Role.ADMIN, self.settings)
         except NightschoolError as error:
             return refused(error)
         return answer(receipt)
@@ -72,12 +74,17 @@ class FeedbackRoutes:
         with self.store.read() as conn:
             if not named:
                 return list_feedback(conn, tenant, asked["state"], time.time())
-            rows = find_history(conn, tenant, asked[named[0]], named[0])
+            rows = find_history(conn, tenant, self._stored_name(asked[named[0]]), named[0])
         return [row for row in rows if all(row._mapping[name] == value for name, value in narrowed.items())]
 
+    def _stored_name(self, name: str) -> str:
+        """What the store calls a target that is asked for by somebody's address."""
+        return redactor(self.settings.privacy).name(name) or name
 
-async def store_feedback(store: Store, item: NewFeedback, admin: bool, parked_s: float) -> Receipt:
+
+async def store_feedback(store: Store, given: NewFeedback, admin: bool, settings: FeedbackSettings) -> Receipt:
     """Store one item; returns after the commit. Raises: see `insert_feedback`."""
+    item, parked_s = hidden(given, settings.privacy), settings.parked_s
     write = store.submit(lambda conn: insert_feedback(conn, store.tenant, item, admin, time.time(), parked_s))
     return await asyncio.shield(asyncio.wrap_future(write))  # a write is never cancelled half-way
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.routing import Route
 
 from nightschool.gateway.browser_routes import BROWSER_PATH, BrowserRoutes
@@ -15,10 +17,11 @@ OPEN_TO_PAGES = (BROWSER_PATH,)
 
 
 def feedback_routes(store: Store, settings: GatewaySettings) -> list[Route]:
-    feedback = FeedbackRoutes(store, settings.access, settings.feedback)
-    browser = BrowserRoutes(store, settings.access, settings.feedback)
-    webhooks = WebhookRoutes(store, settings.feedback)
-    otel = OtelRoutes(store, settings.access, settings.feedback)
+    hearing = replace(settings.feedback, privacy=settings.privacy)
+    feedback = FeedbackRoutes(store, settings.access, hearing)
+    browser = BrowserRoutes(store, settings.access, hearing)
+    webhooks = WebhookRoutes(store, hearing)
+    otel = OtelRoutes(store, settings.access, hearing)
     return [
         Route("/v1/feedback", feedback.post, methods=["POST"]),
         Route("/v1/feedback", feedback.get, methods=["GET"]),

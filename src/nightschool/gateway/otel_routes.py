@@ -16,6 +16,7 @@ from nightschool.access.identity import Access
 from nightschool.access.keys import Role
 from nightschool.errors import NightschoolError
 from nightschool.feedback.otel import Evaluations, read_evaluations
+from nightschool.feedback.private import hidden
 from nightschool.feedback.record import insert_feedback
 from nightschool.feedback.settings import FeedbackSettings
 from nightschool.gateway.feedback_routes import parse_json, refused
@@ -61,7 +62,7 @@ class OtelRoutes:
             why = []
             for item in found.items:
                 try:
-                    item = replace(item, key_id=key_id)
+                    item = hidden(replace(item, key_id=key_id), self.settings.privacy)
                     insert_feedback(conn, store.tenant, item, admin, time.time(), self.settings.parked_s)
                 except NightschoolError as error:
                     why.append(error.why)

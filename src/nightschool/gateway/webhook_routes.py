@@ -34,7 +34,7 @@ class WebhookRoutes:
             item = read_delivery(hook, parse_json(raw), delivery)
             if item is None:
                 return JSONResponse({"state": "ignored"})
-            receipt = await store_feedback(self.store, item, False, self.settings.parked_s)
+            receipt = await store_feedback(self.store, item, False, self.settings)
             if receipt.repeated:
                 why = "It was taken before, and counts once."
                 raise refuse(409, "replayed", "The delivery was not taken again.", why, "Nothing needs to be done.")

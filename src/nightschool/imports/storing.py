@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from nightschool.access.privacy import Privacy
 from nightschool.access.redaction import redact, redactor
 from nightschool.errors import RefusedError
+from nightschool.feedback.private import hidden
 from nightschool.feedback.record import KeyTakenError, insert_feedback
 from nightschool.feedback.values import NewFeedback
 from nightschool.imports.values import Conversation, Judgement, Turn, exchange_id
@@ -225,7 +226,7 @@ def _judge(
         told.merged["feedback"] += 1
         return
     try:
-        receipt = insert_feedback(conn, tenant, item, True, time.time())
+        receipt = insert_feedback(conn, tenant, hidden(item, taking.privacy), True, time.time())
     except (RefusedError, KeyTakenError) as error:
         told.refused.append(f"feedback: {error.why}")
         return
