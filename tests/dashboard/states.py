@@ -314,7 +314,8 @@ def _move(
     if previous is None:
         conn.execute(schema.aliases.insert().values(tenant=tenant, agent=AGENT, **alias))
     else:
-        conn.execute(schema.aliases.update().where(schema.aliases.c.agent == AGENT).values(**alias))
+        here = (schema.aliases.c.tenant == tenant, schema.aliases.c.agent == AGENT)
+        conn.execute(schema.aliases.update().where(*here).values(**alias))
 
 
 def _ledger(conn: sa.Connection, tenant: str, ids: Json) -> None:
