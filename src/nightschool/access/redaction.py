@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 def redact(record: Record, privacy: Privacy) -> Record:
     """`record` without secrets and without the personal data that `privacy` names; itself when it has none.
 
-    Units: 50 µs for a typical exchange (a request of 20 kB, of which 1 kB is new), linear in the new text;
-    what was found clean once is known again by its hash.
+    Units: 57 µs of one core at the median for the exchanges of tau-bench (requests of 11 kB), 140 µs with every kind
+    of personal data, on a busy machine. Linear in the new text: what was found clean once is known by its hash.
     Edge: an exchange that cannot be searched is kept without its text, never with it.
     """
     try:
