@@ -57,6 +57,7 @@ EXPECTED = {
     ("POST", "/v1/webhooks/{name}"): ANYBODY,  # what its sender signed
     ("POST", "/v1/logs"): JUDGES,
     ("GET", "/health"): ANYBODY,
+    ("GET", "/openapi.json"): ANYBODY,
     ("GET", "/static/{name}"): ANYBODY,
     **{
         ("GET", f"{path}{form}"): LOOKERS

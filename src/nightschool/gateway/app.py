@@ -22,6 +22,7 @@ from nightschool.gateway.dialects.messages import MESSAGES
 from nightschool.gateway.dialects.responses import RESPONSES
 from nightschool.gateway.fidelity import Grader
 from nightschool.gateway.hearing import OPEN_TO_PAGES, feedback_routes
+from nightschool.gateway.openapi import show_openapi
 from nightschool.gateway.other_calls import routes_to_provider
 from nightschool.gateway.proxy import ModelCalls, Proxy
 from nightschool.gateway.recorder import Recorder
@@ -66,6 +67,7 @@ def build_app(
             Route(COUNT_PATH, TokenCounter(proxy).post, methods=["POST"]),
             *feedback_routes(store, settings),
             Route("/health", status.health),
+            Route("/openapi.json", show_openapi),
             *(routes_to_provider(proxy) if settings.upstream.any_model else [Route("/v1/models", status.models)]),
             *routes,
         ],
