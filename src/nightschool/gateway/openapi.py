@@ -5,6 +5,7 @@ The dialects are listed without their wire formats, which are described by those
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -88,7 +89,7 @@ def describe() -> Json:
 
 
 def _operation(
-    summary: str, replies: dict[int, Json | None], body: Json | None = None, parameters: list[Json] | None = None
+    summary: str, replies: Mapping[int, Json | None], body: Json | None = None, parameters: list[Json] | None = None
 ) -> Json:
     """One method of one path. `replies` are by status; a body of `None` means there is none."""
     error = _object(("error",), error=_object(("message", "type", "code"), message=TEXT))
