@@ -77,7 +77,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     scope="session",
     params=[
         "tiny",
-        pytest.param("real", marks=pytest.mark.slow),
+        pytest.param("real", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
         pytest.param("vllm", marks=[pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(900)]),
     ],
 )
