@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +35,7 @@ from nightschool.feedback.settings import feedback_settings
 from nightschool.gateway.app import build_app
 from nightschool.gateway.server import make_server
 from nightschool.gateway.settings import GatewaySettings
-from nightschool.models.fetch import KNOWN, fetch_model, find_model
+from nightschool.models.fetch import KNOWN, find_model
 from nightschool.rendering.template import ChatTemplate
 from nightschool.store.database import Store
 from nightschool.store.lock import lock_state
@@ -190,8 +193,22 @@ def model_folder(name: str, progress: Progress) -> Path:
     except MissingError:
         if name not in KNOWN:
             raise
-    with progress.phase(f"Fetching {name}", f"Fetched {name}, checksum ok"):
-        return fetch_model(name, lambda line: progress.say(f"Fetching {name}: {line}"))
+    progress.tell(f"The model {name} is not on this machine yet.")
+    _fetch_apart(name)
+    return find_model(name)
+
+
+def _fetch_apart(name: str) -> None:
+    """Fetch in a process of its own: converting takes a gigabyte, which this one would hold for as long as it serves."""
+    words = [sys.executable, "-m", "nightschool", "models", "fetch", name, "--json"]
+    ended = subprocess.run(words, stdout=subprocess.PIPE, check=False)  # what it tells meanwhile goes to the terminal
+    if ended.returncode:
+        failure = json.loads(ended.stdout).get("error", {}) if ended.stdout.strip() else {}
+        raise MissingError(
+            failure.get("what", f"The model {name} was not fetched."),
+            failure.get("why", f"Fetching it ended with code {ended.returncode}."),
+            failure.get("next", f"nightschool models fetch {name}"),
+        )
 
 
 def _server(
