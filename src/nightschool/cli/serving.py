@@ -199,7 +199,7 @@ def model_folder(name: str, progress: Progress) -> Path:
 
 
 def _fetch_apart(name: str) -> None:
-    """Fetch in a process of its own: converting takes a gigabyte, which this one would hold for as long as it serves."""
+    """Fetch in a process of its own: converting takes a gigabyte that this one would hold while it serves."""
     words = [sys.executable, "-m", "nightschool", "models", "fetch", name, "--json"]
     ended = subprocess.run(words, stdout=subprocess.PIPE, check=False)  # what it tells meanwhile goes to the terminal
     if ended.returncode:
