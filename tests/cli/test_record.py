@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import uvicorn
 from fake_engine import FakeEngine, serve
+from patience import wait_until
 
 from nightschool.cli.running import read_running
 from nightschool.store.database import Store
@@ -112,6 +113,7 @@ def test_starts_at_once_and_passes_the_callers_key_on_without_keeping_it(recordi
         said = {"exchange": reply["id"], "kind": "thumb", "value": True}
         token = (record.state / "token").read_text().strip()
         assert record.ask("/v1/feedback", said, authorization=f"Bearer {token}")[0] in (200, 201, 202)
+        wait_until(lambda: "material" in record.ask("/index.json")[1]["data"])  # recorded a moment after the reply
         _, page = record.ask("/index.json")
         usable = {line["name"]: line["usable"] for line in page["data"]["material"]["objectives"]}
         assert record.stop() == 0
