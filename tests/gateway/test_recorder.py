@@ -66,7 +66,7 @@ def test_a_reply_no_parser_foresaw_is_kept_as_bytes_and_never_trains(gateway):
     assert (status, body) == (200, gateway.engine.raw_reply)
     row = gateway.row(headers["x-nightschool-exchange"])
     assert (row.status, row.fidelity, row.training_allowed) == ("error", "text_only", False)
-    assert row.error.startswith("It could not be read")
+    assert row.error.startswith("The reply has another shape")
 
 
 def test_a_record_the_store_cannot_take_whole_is_stored_bare(tmp_path, monkeypatch):
