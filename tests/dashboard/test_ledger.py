@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from nightschool.dashboard import kept
+from nightschool.dashboard import counts
 from nightschool.dashboard.app import build_dashboard
 from nightschool.dashboard.queries.ledger import looked_at, not_looked_at, state_today, today
 from nightschool.dashboard.queries.material import FACETS, code_of, decoded, material
@@ -227,8 +227,8 @@ def test_the_ledger_page_counts_every_exchange_and_leads_to_examples(nights):
 
 
 def test_a_page_of_kept_counts_says_when_they_were_made(nights, recorded, monkeypatch):
-    monkeypatch.setattr(kept, "QUICK_S", -1.0)
-    monkeypatch.setattr(kept, "PATIENCE", 1e9)
+    monkeypatch.setattr(counts, "QUICK_S", -1.0)
+    monkeypatch.setattr(counts, "PATIENCE", 1e9)
     for state, path in ((recorded, "/"), (recorded, "/ledger"), (nights, "/ledger")):
         client = TestClient(Starlette(routes=build_dashboard(state.store, dict)))
         first = client.get(f"{'/index' if path == '/' else path}.json").json()["data"]["material"]["counted_at"]

@@ -18,9 +18,7 @@ ASK = {"model": "shop", "messages": [{"role": "user", "content": "Hi"}]}
 
 def capture(number: int, reply: bytes = b'{"choices": []}') -> Capture:
     fields = {"model": "shop", "messages": [{"role": "user", "content": "Hi"}]}
-    made = Capture(
-        f"id-{number}", lambda: Caller("shop"), json.dumps(fields).encode(), fields, Stopwatch(), True, "base"
-    )
+    made = Capture(f"id-{number}", lambda: Caller("shop"), json.dumps(fields).encode(), fields, Stopwatch(), "base")
     made.http_status, made.reply = 200, [reply]
     return made
 

@@ -85,7 +85,7 @@ from nightschool.store.records import Caller
 def capture(number, text):
     fields = {"model": "shop", "messages": [{"role": "user", "content": text}]}
     body = json.dumps(fields).encode()
-    made = Capture(f"id-{number}", lambda: Caller("shop"), body, fields, Stopwatch(), True, "base")
+    made = Capture(f"id-{number}", lambda: Caller("shop"), body, fields, Stopwatch(), "base")
     made.http_status, made.reply = 200, [b'{"choices": []}']
     return made
 

@@ -21,9 +21,9 @@ from starlette.routing import Route
 
 from nightschool.dashboard import pages
 from nightschool.dashboard.admission import CHALLENGE, tenant_shown
+from nightschool.dashboard.counts import Counts
 from nightschool.dashboard.formatting import iso
 from nightschool.dashboard.html import render, static_version
-from nightschool.dashboard.kept import Kept
 from nightschool.dashboard.pages import Bytes, Elsewhere, Page, View
 from nightschool.dashboard.queries.scope import Scope
 from nightschool.errors import InputError, MissingError, NightschoolError
@@ -101,7 +101,7 @@ class Desk:
     def __init__(self, store: Store, facts: Callable[[], dict[str, Any]]) -> None:
         self.store = store
         self.facts = facts
-        self.kept = Kept()
+        self.counts = Counts()
 
     def endpoint(self, view: View, form: str) -> Callable[[Request], Any]:
         """An endpoint; the queries run in a thread, in one snapshot of the store."""
@@ -115,7 +115,7 @@ class Desk:
         tenant = tenant_shown(request, self.store.tenant)
         if tenant is None:
             return refusal(STRANGER, 401, form, Scope("", time.time(), {}), request)
-        scope = Scope(tenant, time.time(), request.query_params, self.facts(), self.kept)
+        scope = Scope(tenant, time.time(), request.query_params, self.facts(), self.counts)
         try:
             with self.store.read() as conn:
                 made = view(conn, scope, request.path_params)

@@ -62,8 +62,8 @@ class Capture:
 
     `caller` reads who asked, of the request's headers and fields. `dialect` is the client's, `reply_dialect`
     the one in which the engine answered. `reply` holds what it sent, `is_stream` whether as server-sent events.
-    `asked_for_tokens` says that the engine was to give ids and log-probabilities. `earlier` holds messages that
-    the request named instead of carrying them. `failure` is what the gateway itself saw go wrong.
+    `earlier` holds messages that the request named instead of carrying them. `failure` is what the gateway itself
+    saw go wrong.
     """
 
     id: str
@@ -71,7 +71,6 @@ class Capture:
     request_body: bytes
     fields: Json
     watch: Stopwatch
-    asked_for_tokens: bool
     policy: str
     dialect: Dialect = CHAT
     reply_dialect: Dialect = CHAT

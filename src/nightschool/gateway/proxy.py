@@ -119,8 +119,7 @@ class Proxy:
             told = refusal.headers + gateway_headers(exchange_id, "none", overhead_ms)
             await send_json(send, refusal.status, dialect.refusal(refusal), told)
             return
-        asked = self._asks_for_tokens(request, passage)
-        capture = Capture(exchange_id, caller, raw, request.fields, watch, asked, route.policy, tenant=identity.tenant)
+        capture = Capture(exchange_id, caller, raw, request.fields, watch, route.policy, tenant=identity.tenant)
         capture.dialect, capture.reply_dialect, capture.earlier = dialect, passage.dialect, earlier
         upstream = self.settings.upstream
         path = upstream_path(passage.dialect.path, scope, upstream)
@@ -133,11 +132,6 @@ class Proxy:
         if dialect.word in self.settings.upstream.speaks or not isinstance(previous, str):
             return ()
         return await earlier_messages(self.recorder.store.scoped(tenant), self.recorder, previous)
-
-    def _asks_for_tokens(self, request: ClientRequest, passage: Passage) -> bool:
-        """Whether the engine is asked for ids and log-probabilities, by us or by the client."""
-        ours = self.settings.upstream.gives_tokens and bool(passage.dialect.token_fields)
-        return ours or bool(request.fields.get("return_token_ids"))
 
     async def _serve(self, turn: Turn, route: Route, receive: Receive) -> None:
         """Answer, unless the client leaves first; then the engine is told at once. Both are recorded."""

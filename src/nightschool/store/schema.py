@@ -118,7 +118,7 @@ sessions = Table(
     Column("parent_session_id", String),
     Column("tags", JSON),
     Column("origin", String, nullable=False, server_default="gateway"),
-    Column("opening", String),  # how its main branch began: store.threads; null while there is none
+    Column("opening", String),  # how its main branch began: store.dialogue; null while there is none
     PrimaryKeyConstraint("tenant", "id"),
     Index("sessions_recent", "tenant", "agent", "last_at"),
     Index("sessions_external", "tenant", "external_key", "first_at"),

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from nightschool.store.attempts import earlier_attempt
+from nightschool.store.dialogue import Dialogue, carries_summary, is_probe, read_dialogue, side_task
 from nightschool.store.ids import new_id
 from nightschool.store.matching import content_text
 from nightschool.store.prepared import Prepared, insert_into
 from nightschool.store.records import Caller, Record
 from nightschool.store.schema import blobs, choices, exchanges, messages, sessions
 from nightschool.store.splits import split_key, split_of
-from nightschool.store.threads import Thread, carries_summary, is_probe, read_thread, side_task
 from nightschool.store.tree import Node, well_formed, with_content
 from nightschool.store.worlds import (
     CALLED,
@@ -77,7 +77,7 @@ class Place:
     principal: str
     split: Split
     is_new: bool
-    thread: Thread
+    dialogue: Dialogue
     parent: Parent | None = None
     branch: Branch = Branch.MAIN
     begins_main: bool = False
@@ -97,25 +97,25 @@ def place_exchange(conn: sa.Connection, tenant: str, record: Record, nodes: Sequ
 
     Two to four queries, and a few more where an exchange neither continues another nor begins a session.
     """
-    caller, thread = record.caller, read_thread(nodes, record.messages, record.tools)
+    caller, dialogue = record.caller, read_dialogue(nodes, record.messages, record.tools)
     name = _name(caller)
     home = _home(conn, tenant, record, name or caller.session_hint)
     if name and home is None:
-        return _new_place(conn, tenant, record, thread)
+        return _new_place(conn, tenant, record, dialogue)
     inside = home.id if name and home else None
     world = within(world_of(tenant, record, any_agent=bool(name)), inside, None if inside else _user(caller) or None)
     attempt = earlier_attempt(conn, world, record, nodes)
     if attempt is not None:
-        return _retry(conn, tenant, record, thread, attempt)
+        return _retry(conn, tenant, record, dialogue, attempt)
     answered = _answered(conn, world, record)
     complete = caller.previous_response is None or (answered is not None and answered.context_complete)
-    row = answered or _continued(conn, world, thread, bool(name), home)
+    row = answered or _continued(conn, world, dialogue, bool(name), home)
     place = None
     if row is not None:
-        place = _below(conn, tenant, record, thread, row)
+        place = _below(conn, tenant, record, dialogue, row)
     elif home is not None:
-        place = _aside(conn, tenant, record, thread, home)
-    return replace(place or _new_place(conn, tenant, record, thread), context_complete=complete)
+        place = _aside(conn, tenant, record, dialogue, home)
+    return replace(place or _new_place(conn, tenant, record, dialogue), context_complete=complete)
 
 
 def touch_session(conn: sa.Connection, tenant: str, place: Place, record: Record) -> None:
@@ -155,22 +155,22 @@ def _main_columns(record: Record, place: Place) -> Json:
         "agent": record.caller.agent,
         "preview": _preview(record.messages),
         "policy_version": record.policy_version,
-        "opening": place.thread.opening if place.begins_main else None,
+        "opening": place.dialogue.opening if place.begins_main else None,
     }
 
 
-def _new_place(conn: sa.Connection, tenant: str, record: Record, thread: Thread) -> Place:
+def _new_place(conn: sa.Connection, tenant: str, record: Record, dialogue: Dialogue) -> Place:
     session_id, caller = new_id(), record.caller
     principal = _user(caller) or session_id
     exam = caller.purpose == Purpose.EXAM
     split = Split.GATE if exam else split_of(split_key(conn, tenant), principal)
     branch = _told(record) or Branch.MAIN
     complete = caller.previous_response is None
-    place = Place(session_id, principal, split, True, thread, branch=branch, context_complete=complete)
+    place = Place(session_id, principal, split, True, dialogue, branch=branch, context_complete=complete)
     return replace(place, begins_main=branch == Branch.MAIN)
 
 
-def _retry(conn: sa.Connection, tenant: str, record: Record, thread: Thread, attempt: sa.Row) -> Place:
+def _retry(conn: sa.Connection, tenant: str, record: Record, dialogue: Dialogue, attempt: sa.Row) -> Place:
     """Beside the attempt that it repeats. One of the two counts: the later, unless only the earlier succeeded."""
     counts = record.status == "ok" or attempt.status != "ok"
     parent = None
@@ -186,7 +186,7 @@ def _retry(conn: sa.Connection, tenant: str, record: Record, thread: Thread, att
         attempt.principal,
         Split(attempt.split),
         False,
-        thread,
+        dialogue,
         parent,
         Branch(attempt.branch) if counts else Branch.RETRY,
         retry_of=attempt.retry_of or attempt.id,
@@ -195,7 +195,7 @@ def _retry(conn: sa.Connection, tenant: str, record: Record, thread: Thread, att
     )
 
 
-def _below(conn: sa.Connection, tenant: str, record: Record, thread: Thread, row: sa.Row) -> Place:
+def _below(conn: sa.Connection, tenant: str, record: Record, dialogue: Dialogue, row: sa.Row) -> Place:
     """On the branch of the exchange that is continued; what follows a summary is where the summary was made."""
     branch, above = Branch(row.branch), row.parent_exchange_id
     if branch == Branch.COMPACTION:
@@ -209,28 +209,28 @@ def _below(conn: sa.Connection, tenant: str, record: Record, thread: Thread, row
         row.principal,
         Split(row.split),
         False,
-        thread,
+        dialogue,
         Parent(row.id, row.num_context_tokens, row.context_hash),
         branch,
         begins_main=branch == Branch.MAIN and row.opening is None,
     )
 
 
-def _aside(conn: sa.Connection, tenant: str, record: Record, thread: Thread, home: sa.Row) -> Place | None:
+def _aside(conn: sa.Connection, tenant: str, record: Record, dialogue: Dialogue, home: sa.Row) -> Place | None:
     """In the session it names, without history: a side branch, or the main one begun anew.
 
     `None` where only a hint names the session and the same agent begins another conversation.
     """
     summary = _summarized(conn, tenant, record, home.id)
     if summary is not None:
-        return _below(conn, tenant, record, thread, summary)
+        return _below(conn, tenant, record, dialogue, summary)
     told = _told(record)
-    same = home.opening in (None, thread.opening)
+    same = home.opening in (None, dialogue.opening)
     if same and told is None and not _name(record.caller):
         return None
     branch = told or (Branch.MAIN if same else Branch.SUB_AGENT)
     begins = branch == Branch.MAIN and home.opening is None
-    return Place(home.id, home.principal, Split(home.split), False, thread, None, branch, begins)
+    return Place(home.id, home.principal, Split(home.split), False, dialogue, None, branch, begins)
 
 
 def _told(record: Record) -> Branch | None:
@@ -286,20 +286,22 @@ def _answered(conn: sa.Connection, world: World, record: Record) -> sa.Row | Non
     return CALLED_BY_ID.first(conn, called=reply, **values) or CALLED.first(conn, called=reply, **values)
 
 
-def _continued(conn: sa.Connection, world: World, thread: Thread, named: bool, home: sa.Row | None) -> sa.Row | None:
+def _continued(
+    conn: sa.Connection, world: World, dialogue: Dialogue, named: bool, home: sa.Row | None
+) -> sa.Row | None:
     """The exchange whose reply ends the longest prefix of the dialogue."""
-    for place, reply in enumerate(thread.replies):
+    for place, reply in enumerate(dialogue.replies):
         # nearly always the last reply is a recorded one
         if place and GIVEN.first(conn, tenant=world.tenant, reply=reply) is None:
             continue
-        row = _that_replied(conn, world, thread, reply, home, named)
+        row = _that_replied(conn, world, dialogue, reply, home, named)
         if row is not None:
             return row
     return None
 
 
 def _that_replied(
-    conn: sa.Connection, world: World, thread: Thread, reply: str, home: sa.Row | None, named: bool
+    conn: sa.Connection, world: World, dialogue: Dialogue, reply: str, home: sa.Row | None, named: bool
 ) -> sa.Row | None:
     """Of the exchanges with one history: under the same system messages, of the hinted session, one that nobody
     has continued yet, the newest. After another system message only where one session alone can be meant."""
@@ -307,9 +309,9 @@ def _that_replied(
     if named:
         found = REPLIED_WITHIN.all(conn, reply=reply, **values)
     else:
-        found = REPLIED.all(conn, reply=reply, system=thread.system_hash, **values)
+        found = REPLIED.all(conn, reply=reply, system=dialogue.system_hash, **values)
         found = found or REPLIED_ANYWHERE.all(conn, reply=reply, **values)
-    same = [row for row in found if row.system_hash == thread.system_hash]
+    same = [row for row in found if row.system_hash == dialogue.system_hash]
     if not found or (not same and not named and len({row.session_id for row in found}) > 1):
         return None
     hinted = None if home is None else home.id

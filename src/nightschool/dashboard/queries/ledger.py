@@ -27,7 +27,7 @@ def ledger_page(conn: sa.Connection, scope: Scope) -> Json:
     """
     known = agents(conn, scope.tenant)
     agent = scope.text("agent") or (known[0] if len(known) == 1 else None)
-    counted = scope.kept.get(("ledger", scope.tenant, agent), scope.now, lambda: _lines(conn, scope.tenant, agent))
+    counted = scope.counts.get(("ledger", scope.tenant, agent), scope.now, lambda: _lines(conn, scope.tenant, agent))
     seen, unseen = counted["looked_at"], counted["not_looked_at"]
     counts = {state: sum(line["exchanges"] for line in seen if line["state"] == state) for state in STATES}
     asked = {name: scope.text(name) for name in ("state", "reason")}
@@ -52,7 +52,7 @@ def _kept(conn: sa.Connection, scope: Scope, agent: str) -> Json:
     """Which share of the tokens sampled in the last 24 hours may train, and what keeps the others from it."""
     since = scope.now - DAY_S
     key = ("kept", scope.tenant, agent)
-    return scope.kept.get(key, scope.now, lambda: kept_share(conn, scope.tenant, agent, since).as_json())
+    return scope.counts.get(key, scope.now, lambda: kept_share(conn, scope.tenant, agent, since).as_json())
 
 
 def _lines(conn: sa.Connection, tenant: str, agent: str | None) -> Json:

@@ -40,7 +40,7 @@ def material(conn: sa.Connection, scope: Scope, agent: str | None) -> Json:
 
     An agent of `None` is all of them. `counted_at` tells when this was counted. At most 3 queries.
     """
-    return scope.kept.get(("material", scope.tenant, agent), scope.now, lambda: _count(conn, scope.tenant, agent))
+    return scope.counts.get(("material", scope.tenant, agent), scope.now, lambda: _count(conn, scope.tenant, agent))
 
 
 def _count(conn: sa.Connection, tenant: str, agent: str | None) -> Json:

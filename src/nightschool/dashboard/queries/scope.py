@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
+from nightschool.dashboard.counts import Counts
 from nightschool.dashboard.formatting import short_id
-from nightschool.dashboard.kept import Kept
 from nightschool.store.schema import aliases, releases, sessions
 from nightschool.types import Json
 
@@ -17,13 +17,13 @@ BASE = "base"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One page view. `facts` is what the running process knows and the store does not; `kept` outlives the view."""
+    """One page view. `facts` is what the running process knows and the store does not; `counts` outlives the view."""
 
     tenant: str
     now: float
     params: Mapping[str, str]
     facts: Json = field(default_factory=dict)
-    kept: Kept = field(default_factory=Kept, compare=False)
+    counts: Counts = field(default_factory=Counts, compare=False)
 
     def text(self, name: str) -> str:
         """A filter from the URL without surrounding space; empty when absent."""

@@ -122,7 +122,7 @@ def _page(matching: sa.Select, scope: Scope) -> sa.Select:
 
 def _kept_counts(conn: sa.Connection, matching: sa.Select, scope: Scope) -> Json:
     asked = tuple((name, scope.text(name)) for name in FILTERS)
-    return scope.kept.get(("sessions", scope.tenant, asked), scope.now, lambda: _counts(conn, matching, scope.tenant))
+    return scope.counts.get(("sessions", scope.tenant, asked), scope.now, lambda: _counts(conn, matching, scope.tenant))
 
 
 def _counts(conn: sa.Connection, matching: sa.Select, tenant: str) -> Json:

@@ -45,7 +45,7 @@ _GOES_ON = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class Dialogue:
     """A request as placement sees it.
 
     `replies` are the dialogue's hashes up to each of its assistant messages, latest first; `end` the hash of
@@ -63,7 +63,7 @@ class Thread:
         return rolling_match(self.end, reply.key)
 
 
-def read_thread(nodes: Sequence[Node], messages: Sequence[Json], tools: Sequence[Json]) -> Thread:
+def read_dialogue(nodes: Sequence[Node], messages: Sequence[Json], tools: Sequence[Json]) -> Dialogue:
     """`nodes` are those of `messages`."""
     first = num_leading(messages)
     replies = [node.dialogue for node in nodes[first:] if node.role == "assistant" and node.dialogue]
@@ -72,7 +72,7 @@ def read_thread(nodes: Sequence[Node], messages: Sequence[Json], tools: Sequence
     text = "".join(content_text(message.get("content")) for message in messages[:first])[:OPENING_CHARS]
     spoken = text or "\0".join(sorted(_tool_name(tool) for tool in tools))
     opening = hashlib.sha256(spoken.encode("utf-8", "replace")).hexdigest()[:16]
-    return Thread(tuple(reversed(replies)), end, system, opening)
+    return Dialogue(tuple(reversed(replies)), end, system, opening)
 
 
 def num_leading(messages: Sequence[Json]) -> int:

@@ -1,6 +1,6 @@
 import pytest
 
-from nightschool.store.threads import carries_summary, read_thread, side_task
+from nightschool.store.dialogue import carries_summary, read_dialogue, side_task
 from nightschool.store.tree import grow
 from nightschool.types import Branch, Json
 
@@ -21,8 +21,8 @@ def tool(name: str) -> Json:
     return {"type": "function", "function": {"name": name}}
 
 
-def thread(messages: list[Json], tools: list[Json] | None = None):
-    return read_thread(grow("t", messages), messages, tools or [])
+def dialogue(messages: list[Json], tools: list[Json] | None = None):
+    return read_dialogue(grow("t", messages), messages, tools or [])
 
 
 TALK = [user("where is my parcel?"), assistant("On its way."), user("thanks")]
@@ -78,28 +78,28 @@ def test_with_tools_only_the_last_message_can_ask():
 
 
 def test_the_dialogue_is_hashed_without_its_system_message():
-    plain, told, dated = thread(TALK), thread([system("x"), *TALK]), thread([system("x, May 12"), *TALK])
+    plain, told, dated = dialogue(TALK), dialogue([system("x"), *TALK]), dialogue([system("x, May 12"), *TALK])
     assert plain.end == told.end == dated.end
     assert len({plain.system_hash, told.system_hash, dated.system_hash}) == 3
     # a system message inside the dialogue is part of it
-    assert thread([*TALK, system("x")]).end != plain.end
+    assert dialogue([*TALK, system("x")]).end != plain.end
 
 
 def test_replies_are_found_under_the_hash_of_the_history_that_brings_them_back():
     asked = TALK[:1]
     reply = grow("t", [assistant("On its way.")], grow("t", asked)[-1])[0]
-    assert thread(asked).reply_hash(reply) == thread(TALK).replies[0]
+    assert dialogue(asked).reply_hash(reply) == dialogue(TALK).replies[0]
     longer = [*TALK, assistant("Bye."), user("?")]
-    assert thread(longer).replies[1] == thread(TALK).replies[0]  # latest first
+    assert dialogue(longer).replies[1] == dialogue(TALK).replies[0]  # latest first
 
 
 def test_an_opening_names_the_agent_not_the_day():
     long = "You are the agent of a shop that sells garden tools to people in town."
-    assert thread([system(f"{long} May 12"), *TALK]).opening == thread([system(f"{long} May 13"), *TALK]).opening
-    assert thread([system("You review code."), *TALK]).opening != thread([system("You write code."), *TALK]).opening
+    assert dialogue([system(f"{long} May 12"), *TALK]).opening == dialogue([system(f"{long} May 13"), *TALK]).opening
+    assert dialogue([system("You review code."), *TALK]).opening != dialogue([system("You write code."), *TALK]).opening
     # without a system message its tools tell
-    assert thread(TALK, [tool("a"), tool("b")]).opening == thread(TALK, [tool("b"), tool("a")]).opening
-    assert thread(TALK, [tool("a")]).opening != thread(TALK, [tool("b")]).opening
+    assert dialogue(TALK, [tool("a"), tool("b")]).opening == dialogue(TALK, [tool("b"), tool("a")]).opening
+    assert dialogue(TALK, [tool("a")]).opening != dialogue(TALK, [tool("b")]).opening
 
 
 def test_a_summary_is_known_again_by_its_longest_line():

@@ -25,7 +25,7 @@ class _Count:
 
 
 @dataclass(slots=True)
-class Kept:
+class Counts:
     """Counts by key. Of several pages that ask for one at once one counts; the others wait for it."""
 
     clock: Callable[[], float] = time.monotonic

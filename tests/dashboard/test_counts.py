@@ -3,7 +3,7 @@
 import threading
 import time
 
-from nightschool.dashboard.kept import LONGEST_S, PATIENCE, QUICK_S, Kept
+from nightschool.dashboard.counts import LONGEST_S, PATIENCE, QUICK_S, Counts
 
 
 class World:
@@ -11,10 +11,10 @@ class World:
 
     def __init__(self, takes_s: float) -> None:
         self.at, self.work, self.takes_s, self.counted = 0.0, 0.0, takes_s, 0
-        self.kept = Kept(clock=lambda: self.at, effort=lambda: self.work)
+        self.counts = Counts(clock=lambda: self.at, effort=lambda: self.work)
 
     def look(self, key: str = "k") -> int:
-        return self.kept.get(key, self.at, self.count)["number"]
+        return self.counts.get(key, self.at, self.count)["number"]
 
     def count(self) -> dict:
         self.work += self.takes_s
@@ -32,7 +32,7 @@ def test_a_long_count_is_kept_in_proportion_and_tells_its_age():
     assert world.look() == 1
     world.at = PATIENCE * 0.25 - 0.01  # 50 s for 0.25 s of work
     assert world.look() == 1
-    assert world.kept.get("k", world.at, world.count)["counted_at"] == 0.0
+    assert world.counts.get("k", world.at, world.count)["counted_at"] == 0.0
     world.at += 0.02
     assert world.look() == 2
     assert world.look("other") == 3
@@ -50,11 +50,11 @@ def test_what_is_no_longer_kept_is_forgotten():
     for key in range(50):
         world.look(str(key))
         world.at += LONGEST_S + 1
-    assert len(world.kept._counts) == 1
+    assert len(world.counts._counts) == 1
 
 
 def test_of_many_who_ask_at_once_one_counts():
-    kept, counted, begun = Kept(effort=lambda: len(counted) * 1.0), [], threading.Barrier(8)
+    kept, counted, begun = Counts(effort=lambda: len(counted) * 1.0), [], threading.Barrier(8)
 
     def count() -> dict:
         time.sleep(0.05)
@@ -81,7 +81,7 @@ def test_a_count_that_fails_is_not_kept():
 
     for _ in range(2):
         try:
-            world.kept.get("k", 0.0, fail)
+            world.counts.get("k", 0.0, fail)
         except ValueError:
             continue
         raise AssertionError
