@@ -9,6 +9,7 @@ from nightschool.errors import ConfigError, StoreError
 from nightschool.gateway import recorder as recorder_module
 from nightschool.gateway.capture import Capture, Stopwatch
 from nightschool.gateway.recorder import Recorder
+from nightschool.store.bodies import get_body
 from nightschool.store.database import Store
 from nightschool.store.exchanges import Caller, load_exchange
 from nightschool.store.schema import exchanges
@@ -65,6 +66,23 @@ def test_a_reply_no_parser_foresaw_is_kept_as_bytes_and_never_trains(gateway):
     row = gateway.row(headers["x-nightschool-exchange"])
     assert (row.status, row.fidelity, row.training_allowed) == ("error", "text_only", False)
     assert row.error.startswith("The reply has another shape")
+
+
+def test_what_derivation_did_not_foresee_is_recorded_as_bytes_alone(tmp_path, monkeypatch):
+    def broken(capture):
+        raise ZeroDivisionError("nobody thought of this")
+
+    monkeypatch.setattr(recorder_module, "derive_record", broken)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        recorder = Recorder(store, 2**20)
+        outcome = recorder.submit(capture(1))
+        recorder.close()
+        assert outcome.result(0) is True
+        with store.read() as conn:
+            [row] = conn.execute(exchanges.select()).all()
+            assert get_body(conn, "default", row.reply_body) == b'{"choices": []}'
+    assert row.error == "It could not be read (ZeroDivisionError: nobody thought of this)."
+    assert (row.status, row.training_allowed, row.prompt_message) == ("error", False, None)
 
 
 def test_a_record_the_store_cannot_take_whole_is_stored_bare(tmp_path, monkeypatch):
