@@ -1,10 +1,11 @@
-"""A Postgres server of the tests' own, from a wheel; stopped with the last test."""
+"""A Postgres server of the tests' own, from a wheel; stopped with the last test, or when the tests are killed."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from nightschool.store.database import Store
+
+# Its stdin ends when whoever holds the other end does, however that happened. Arguments: process, folder.
+WATCHDOG = 'read _; kill -QUIT "$0"; sleep 1; rm -rf "$1"'
 
 
 class PostgresServer:
@@ -47,10 +51,14 @@ def postgres_server() -> Iterator[PostgresServer]:
 
     folder.chmod(0o755)  # the server never runs as root, who may have made the folder
     server = get_server(folder / "data", cleanup_mode="stop")
-    try:
-        served = PostgresServer(server.get_uri())
-        yield served
-        served.engine.dispose()
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
+    words = ["sh", "-c", WATCHDOG, str(server.get_pid()), str(folder)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True) as watchdog:
+        try:
+            served = PostgresServer(server.get_uri())
+            yield served
+            served.engine.dispose()
+        finally:
+            watchdog.kill()
+            server.cleanup()
+            shutil.rmtree(folder, ignore_errors=True)

@@ -39,6 +39,23 @@ def test_a_write_that_raises_is_rolled_back_alone(store):
     assert count_blobs(store) == 2
 
 
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
+def test_a_write_that_would_end_its_thread_takes_its_own_commit_along_and_no_more(store, ending):
+    def ends(conn):
+        put_blob(conn, "default", b"half done")
+        raise ending
+
+    gate = threading.Event()
+    store.submit(lambda _conn: gate.wait(5))  # what follows waits together
+    futures = [store.submit(lambda conn: put_blob(conn, "default", b"before")), store.submit(ends)]
+    gate.set()
+    for future in futures:
+        with pytest.raises(StoreError, match=f"Nothing was written. {ending.__name__} ended it."):
+            future.result(timeout=10)
+    store.submit(lambda conn: put_blob(conn, "default", b"after")).result(timeout=10)
+    assert count_blobs(store) == 1
+
+
 def test_what_waits_together_is_committed_together_and_a_lone_write_does_not_wait(store):
     commits = []
     event.listen(store.engine, "commit", lambda conn: commits.append(1))

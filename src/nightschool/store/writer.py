@@ -72,7 +72,7 @@ class Writer:
             batch = [item]
             try:
                 outcomes = self._transact(batch)
-            except Exception as error:  # boundary: the commit failed, nothing of the batch is durable
+            except BaseException as error:  # boundary: nothing of the batch is durable; the thread writes what follows
                 outcomes = [(None, _refused(error))] * len(batch)
             for (_, future), (result, error) in zip(batch, outcomes, strict=True):
                 if error is None:
@@ -137,11 +137,12 @@ def _in_transaction(connection: sa.Connection) -> bool:
     return raw.in_transaction
 
 
-def _refused(error: Exception) -> StoreError:
+def _refused(error: BaseException) -> StoreError:
     """What the callers of a failed transaction get. The first error of the chain is the one that tells."""
     first: BaseException = error
     while first.__context__ is not None:
         first = first.__context__
-    failure = StoreError("Nothing was written.", f"The database refused: {first}.", "nightschool doctor")
+    why = f"The database refused: {first}." if isinstance(error, Exception) else f"{type(error).__name__} ended it."
+    failure = StoreError("Nothing was written.", why, "nightschool doctor")
     failure.__cause__ = error
     return failure
