@@ -78,15 +78,28 @@ def test_an_outcome_days_later_finds_its_ticket_and_means_what_the_settings_say(
     assert combine(items, RewardRule()) == Reward(0.0, "outcome")
 
 
-def test_a_replay_is_refused_and_counts_once(gateway):
+def test_a_delivery_sent_again_succeeds_and_counts_once(gateway):
+    """A sender that missed the answer tries again until it gets a success; it must not give up on an error."""
     headers = standard(ticket())
-    assert deliver(gateway, "tickets", ticket(), headers)[0] == 202
-    status, reply = deliver(gateway, "tickets", ticket(), headers)
-    assert (status, reply["error"]["code"]) == (409, "replayed")
-    # The same delivery signed anew, and one of that id with other content.
-    assert deliver(gateway, "tickets", ticket(), standard(ticket()))[0] == 409
-    assert deliver(gateway, "tickets", ticket(8), standard(ticket(8)))[0] == 409
-    assert len(listed(gateway, "state=parked")) == 1
+    status, first = deliver(gateway, "tickets", ticket(), headers)
+    assert (status, first["state"], first["repeated"]) == (202, "parked", False)
+    assert deliver(gateway, "tickets", ticket(), headers) == (202, first | {"repeated": True})
+    signed_anew = standard(ticket(), at=time.time() + 1)
+    assert deliver(gateway, "tickets", ticket(), signed_anew) == (202, first | {"repeated": True})
+    exchange = asked(gateway, **{"External-Key": "7"})
+    status, matched = deliver(gateway, "tickets", ticket(), headers)
+    assert (status, matched["id"], matched["exchange"], matched["repeated"]) == (200, first["id"], exchange, True)
+    assert len(listed(gateway, f"exchange={exchange}")) == 1
+    assert listed(gateway, "state=parked") == []
+
+
+@pytest.mark.parametrize("other", [ticket(8), ticket(reopened=False)])
+def test_a_delivery_id_belongs_to_its_first_content(gateway, other):
+    assert deliver(gateway, "tickets", ticket(), standard(ticket()))[0] == 202
+    status, reply = deliver(gateway, "tickets", other, standard(other))
+    assert (status, reply["error"]["code"]) == (409, "idempotency_key_taken")
+    [row] = listed(gateway, "state=parked")
+    assert (row["target_id"], row["value"]) == ("7", {"reopened": True, "success": False})
 
 
 @pytest.mark.parametrize(
@@ -122,7 +135,7 @@ def test_senders_that_sign_as_code_hosts_and_payment_services_do(gateway):
     raw = json.dumps(body).encode()
     headers = {"X-Hub-Signature-256": "sha256=" + hmac.new(b"hub", raw, hashlib.sha256).hexdigest()}
     assert deliver(gateway, "merged", raw, headers)[0] == 202
-    assert deliver(gateway, "merged", raw, headers)[0] == 409
+    assert deliver(gateway, "merged", raw, headers)[1]["repeated"] is True
     paid = json.dumps({"data": {"items": [{"order": "o-1"}], "amount": 12.5}}).encode()
     stamp = str(int(time.time()))
     mac = hmac.new(b"stripe", f"{stamp}.".encode() + paid, hashlib.sha256).hexdigest()

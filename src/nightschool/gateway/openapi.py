@@ -21,7 +21,7 @@ ERROR_STATUSES = {
     401: "It shows no key that is known here.",
     403: "The key, the host or the page may not.",
     404: "There is nothing by that name.",
-    409: "The idempotency key, or the delivery, was used before.",
+    409: "The idempotency key, or the delivery's id, belongs to other content.",
     413: "The body is too large.",
     415: "The body is of a kind that is not read here.",
     429: "The key asks too often; Retry-After says when to come back.",

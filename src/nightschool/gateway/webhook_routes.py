@@ -24,7 +24,10 @@ class WebhookRoutes:
         self.settings = settings
 
     async def post(self, request: Request) -> Response:
-        """200 or 202 when it was taken, 200 with state `ignored` when it is about something else, 409 for a replay."""
+        """200 or 202 when it is stored, now or before (`repeated`); 200 with state `ignored` for other deliveries.
+
+        409 when the delivery's id belongs to one with other content.
+        """
         try:
             hook = self.settings.webhooks.get(request.path_params["name"])
             if hook is None:
@@ -35,9 +38,6 @@ class WebhookRoutes:
             if item is None:
                 return JSONResponse({"state": "ignored"})
             receipt = await store_feedback(self.store, item, False, self.settings)
-            if receipt.repeated:
-                why = "It was taken before, and counts once."
-                raise refuse(409, "replayed", "The delivery was not taken again.", why, "Nothing needs to be done.")
         except NightschoolError as error:
             return refused(error)
         return answer(receipt)
