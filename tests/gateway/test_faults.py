@@ -21,7 +21,7 @@ from nightschool.gateway.settings import GatewaySettings
 from nightschool.store.database import Store
 from nightschool.store.exchanges import session_exchanges
 from nightschool.store.schema import exchanges
-from nightschool.upstream import client as upstream_client
+from nightschool.upstream import connections
 from nightschool.upstream.client import EngineClient
 from nightschool.upstream.settings import UpstreamSettings
 
@@ -88,7 +88,7 @@ def test_a_slow_first_byte_is_waited_for_and_is_not_our_overhead(gateway, upstre
 
 
 def test_an_upstream_that_stays_silent_is_given_up(gateway, upstream, monkeypatch):
-    monkeypatch.setattr(upstream_client, "FIRST_BYTE_S", 0.3)
+    monkeypatch.setattr(connections, "SILENCE_S", 0.3)
     upstream.answer(20.0)
     status, _, raw = gateway.chat({**ASK, "model": "m"})
     assert status == 502

@@ -12,10 +12,9 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from nightschool.errors import UpstreamError
 from nightschool.gate.rule import PROBE_ANSWERS, PROBE_LIKELIHOOD
@@ -44,6 +43,10 @@ class Reply(Protocol):
 
     async def read(self) -> bytes: ...
 
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_exc: object) -> None: ...
+
 
 class ProbeEngine(Protocol):
     """What probing needs of an engine; `upstream.client.EngineClient` is one."""
@@ -52,7 +55,7 @@ class ProbeEngine(Protocol):
 
     async def score(self, model: str, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> list[float]: ...
 
-    def chat(self, body: bytes) -> AbstractAsyncContextManager[Reply]: ...
+    async def chat(self, body: bytes) -> Reply: ...
 
 
 def load_probes(path: Path = SHIPPED) -> tuple[Probe, ...]:
@@ -119,7 +122,7 @@ async def _encode(engine: ProbeEngine, model: str, probe: Probe) -> tuple[Sequen
 
 async def _answer(engine: ProbeEngine, model: str, probe: Probe) -> str:
     request = {"model": model, "messages": list(probe.messages), "temperature": 0, "max_tokens": ANSWER_TOKENS}
-    async with engine.chat(json.dumps(request).encode()) as reply:
+    with await engine.chat(json.dumps(request).encode()) as reply:
         body = await reply.read()
     try:
         content = json.loads(body)["choices"][0]["message"].get("content")

@@ -37,10 +37,11 @@ class TokenCounter:
         route = await proxy.aliases.scoped(identity.tenant).resolve(asked.model, identity.role, None)
         if MESSAGES.word in upstream.speaks:
             headers = forwarded(scope, upstream, proxy.settings.access.is_ours)
-            async with proxy.policies.hold(route.policy, route.model) as lease:
+            with proxy.policies.using(route.policy):
+                lease = await proxy.policies.lease(route.policy, route.model)
                 body = asked.with_fields({} if lease.model == asked.model else {"model": lease.model})
                 path = upstream_path(PATH, scope, upstream)
-                async with proxy.engine.post(path, body, headers) as answer:
+                with await proxy.engine.post(path, body, headers) as answer:
                     reply = await answer.read()
             return Response(reply, answer.status, {k.decode(): v.decode("latin-1") for k, v in passed(answer)})
         if route.model is not None:
@@ -48,7 +49,8 @@ class TokenCounter:
                 "Nothing was counted.", "This upstream does not count tokens.", "Count with the provider's own tools."
             )
         chat = to_chat(asked.fields, ())
-        async with proxy.policies.hold(route.policy) as lease:
+        with proxy.policies.using(route.policy):
+            lease = await proxy.policies.lease(route.policy)
             prompt = {"model": lease.model, "messages": chat["messages"], "add_generation_prompt": True}
             ids = await proxy.engine.tokenize(prompt | {"tools": chat["tools"]} if "tools" in chat else prompt)
         return JSONResponse({"input_tokens": len(ids)})

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from starlette.types import Scope
 
 from nightschool.gateway.replies import Headers
-from nightschool.upstream.client import Answer
+from nightschool.upstream.connections import Answer
 from nightschool.upstream.settings import UpstreamSettings
 
 # Headers of the engine's reply that describe its connection or its server, not the reply.

@@ -33,9 +33,9 @@ class OtherCalls:
             body = await read_body(scope, receive, settings.max_body_bytes)
             if body is None:  # the client left before it had asked
                 return
-            path = upstream_path(scope["path"], scope, settings.upstream)
+            path = upstream_path(scope["raw_path"].decode("latin-1"), scope, settings.upstream)
             headers = forwarded(scope, settings.upstream, settings.access.is_ours)
-            async with self.proxy.engine.request(scope["method"], path, body or None, headers) as answer:
+            with await self.proxy.engine.request(scope["method"], path, body or None, headers) as answer:
                 await send({"type": "http.response.start", "status": answer.status, "headers": passed(answer)})
                 started = True
                 while chunk := await answer.some():

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,23 +46,24 @@ class PolicyPool:
         self._in_use: Counter[str] = Counter()
         self._locks: dict[str, asyncio.Lock] = {}
 
-    @contextlib.asynccontextmanager
-    async def hold(self, policy: str, model: str | None = None) -> AsyncIterator[Lease]:
-        """The policy, loaded, and kept loaded for the length of the block; an upstream's own `model` needs no loading.
-
-        Raises: UpstreamError when the engine does not load it, AdapterError or MissingError when its folder
-        is not what its name says.
-        """
-        if model is not None:
-            yield Lease(policy, model, 0)
-            return
-        self._in_use[policy] += 1  # before loading, so that it is no candidate for unloading meanwhile
+    @contextlib.contextmanager
+    def using(self, policy: str) -> Iterator[None]:
+        """The policy, once loaded, stays so for the length of the block."""
+        self._in_use[policy] += 1
         try:
-            yield await self._ready(policy, older_than=None)
+            yield
         finally:
             self._in_use[policy] -= 1
             if not self._in_use[policy]:
                 del self._in_use[policy]
+
+    async def lease(self, policy: str, model: str | None = None) -> Lease:
+        """The policy, loaded; an upstream's own `model` needs no loading. Call it inside `using`.
+
+        Raises: UpstreamError when the engine does not load it, AdapterError or MissingError when its folder
+        is not what its name says.
+        """
+        return await self._ready(policy, older_than=None) if model is None else Lease(policy, model, 0)
 
     async def renew(self, lease: Lease) -> Lease:
         """The policy after the engine said that it does not know it; of many who ask, one loads."""

@@ -11,7 +11,6 @@ import logging
 import traceback
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -34,7 +33,8 @@ from nightschool.gateway.settings import GatewaySettings
 from nightschool.store.failpoints import fail_point
 from nightschool.store.ids import new_id
 from nightschool.types import Json
-from nightschool.upstream.client import Answer, EngineClient
+from nightschool.upstream.client import EngineClient
+from nightschool.upstream.connections import Answer
 
 KEEP_S = 5.0  # how long a reply waits for a stuck store
 
@@ -153,16 +153,11 @@ class Proxy:
     async def _answer(self, turn: Turn, route: Route) -> None:
         capture = turn.capture
         try:
-            async with AsyncExitStack() as stack:
+            with self.policies.using(route.policy):
                 with capture.watch.waiting():
-                    model, answer = await self._ask(stack, turn, route)
-                capture.http_status = answer.status
-                capture.is_stream = answer.content_type == "text/event-stream"
-                reading = turn.reading = turn.passage.reading(model, answer.status)
-                if capture.is_stream:
-                    await self._copy_stream(turn, answer, reading)
-                else:
-                    await self._copy_plain(turn, answer, reading)
+                    model, answer = await self._ask(turn, route)
+                with answer:
+                    await self._copy(turn, model, answer)
         except NightschoolError as error:
             await self._fail(turn, error)
         except Exception as error:  # boundary: a fault of ours must not leave the client without an answer
@@ -171,18 +166,27 @@ class Proxy:
             fault = "The gateway failed.", f"{type(error).__name__} inside it.", "See its log under the exchange's id."
             await self._fail(turn, refuse(500, "gateway_fault", *fault))
 
-    async def _ask(self, stack: AsyncExitStack, turn: Turn, route: Route) -> tuple[str, Answer]:
+    async def _ask(self, turn: Turn, route: Route) -> tuple[str, Answer]:
         """The engine's name of the policy, loaded again where it does not know it (it restarted), and its answer."""
-        lease = await stack.enter_async_context(self.policies.hold(route.policy, route.model))
-        answer = await self._post(stack, turn, lease.model)
+        lease = await self.policies.lease(route.policy, route.model)
+        answer = await self._post(turn, lease.model)
         if answer.status == 404 and route.model is None:
+            answer.leave()
             lease = await self.policies.renew(lease)
-            answer = await self._post(stack, turn, lease.model)
+            answer = await self._post(turn, lease.model)
         return lease.model, answer
 
-    async def _post(self, stack: AsyncExitStack, turn: Turn, model: str) -> Answer:
-        posted = self.engine.post(turn.path, turn.passage.body(model), turn.forwarded)
-        return await stack.enter_async_context(posted)
+    async def _post(self, turn: Turn, model: str) -> Answer:
+        return await self.engine.post(turn.path, turn.passage.body(model), turn.forwarded)
+
+    async def _copy(self, turn: Turn, model: str, answer: Answer) -> None:
+        turn.capture.http_status = answer.status
+        turn.capture.is_stream = answer.content_type == "text/event-stream"
+        reading = turn.reading = turn.passage.reading(model, answer.status)
+        if turn.capture.is_stream:
+            await self._copy_stream(turn, answer, reading)
+        else:
+            await self._copy_plain(turn, answer, reading)
 
     async def _copy_plain(self, turn: Turn, answer: Answer, reading: Reading) -> None:
         with turn.capture.watch.waiting():

@@ -3,58 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import orjson
-from yarl import URL
 
 from nightschool.errors import UpstreamError
 from nightschool.types import Json
+from nightschool.upstream.connections import SILENCE_S, Answer, Connections, NotConnectedError, cut
 
-CONNECT_S = 5.0
-FIRST_BYTE_S = 600.0
 CONTROL_S = 120.0
-# Shorter than the 5 s after which uvicorn closes an idle connection: a request never meets a closing one.
-KEEP_ALIVE_S = 2.0
 CONNECT_RETRIES = 2
 BUSY_RETRIES = 6
 RETRY_PAUSE_S = 0.1
-LARGE_BYTES = 2**20
-MAX_URLS = 64
 JSON_BODY = {"content-type": "application/json"}
-
-
-class Answer:
-    """An engine's answer whose body has not been read yet. `headers` keeps order and repeated names."""
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self.status = response.status
-        self.headers = [(name.lower(), value) for name, value in response.raw_headers]
-
-    @property
-    def content_type(self) -> str:
-        return self._response.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-    async def read(self) -> bytes:
-        """The whole body. Raises: UpstreamError when the engine goes away before its end."""
-        try:
-            return await self._response.read()
-        except (aiohttp.ClientError, OSError) as error:
-            raise _cut(error) from error
-
-    async def some(self) -> bytes:
-        """The next bytes as they arrive, empty at the end. Raises: UpstreamError as `read` does."""
-        try:
-            return await self._response.content.readany()
-        except (aiohttp.ClientError, OSError) as error:
-            raise _cut(error) from error
 
 
 class EngineClient:
@@ -68,14 +32,13 @@ class EngineClient:
         self._headers = {"accept-encoding": "identity"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
-        self._session: aiohttp.ClientSession | None = None
-        self._urls: dict[str, URL] = {}
+        self._connections: Connections | None = None
 
     async def close(self) -> None:
         """Close the connections. A later request opens new ones."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.close()
 
     async def __aenter__(self) -> EngineClient:
         return self
@@ -83,34 +46,43 @@ class EngineClient:
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
 
-    def post(
-        self, path: str, body: bytes, headers: Mapping[str, str] | None = None
-    ) -> contextlib.AbstractAsyncContextManager[Answer]:
+    async def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
         """POST JSON, as `request` does."""
-        return self.request("POST", path, body, {**headers, **JSON_BODY} if headers else JSON_BODY)
+        return await self.request("POST", path, body, {**headers, **JSON_BODY} if headers else JSON_BODY)
 
-    @contextlib.asynccontextmanager
-    async def request(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
-    ) -> AsyncIterator[Answer]:
-        """Send `body` byte for byte, with these headers besides our own. Leaving the block early drops the request.
+    async def request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+        """Send `body` byte for byte, with these headers besides our own; the answer, whose body is still to come.
 
         Edge: an HTTP error status is an answer, not an exception. A connection that could not be opened is
         tried again; once the request may have been seen, it is never sent twice.
         """
-        response = await self._send(method, path, data=body, headers=headers)
-        try:
-            yield Answer(response)
-        finally:
-            # Not `release`: that would wait for the rest of a stream that nobody wants any more.
-            if response.content.is_eof():
-                response.release()
-            else:
-                response.close()
+        if self._connections is None:
+            self._connections = Connections(self.base_url)
+        headers = {**self._headers, **headers}
+        for attempt in range(CONNECT_RETRIES + 1):
+            try:
+                return await self._connections.ask(method, path, headers, body)
+            except NotConnectedError as error:
+                if attempt == CONNECT_RETRIES:
+                    raise UpstreamError(
+                        "The engine cannot be reached.",
+                        f"Nothing answers at {self.base_url}.",
+                        "Start it, or correct its address; `nightschool doctor` looks at it.",
+                    ) from error
+                await asyncio.sleep(RETRY_PAUSE_S * 2**attempt)
+            except TimeoutError as error:
+                raise UpstreamError(
+                    "The engine did not answer.",
+                    f"No byte came within {SILENCE_S:.0f} s.",
+                    "See `nightschool doctor`.",
+                ) from error
+            except OSError as error:
+                raise cut(error) from error
+        raise AssertionError("unreachable")
 
-    def chat(self, body: bytes) -> contextlib.AbstractAsyncContextManager[Answer]:
+    async def chat(self, body: bytes) -> Answer:
         """POST to /v1/chat/completions, as `post` does."""
-        return self.post("/v1/chat/completions", body)
+        return await self.post("/v1/chat/completions", body)
 
     async def load_adapter(self, digest: str, path: Path) -> None:
         """Load the adapter folder at `path` under the name `digest`; already loaded is success."""
@@ -184,68 +156,16 @@ class EngineClient:
         data = None if request is None else orjson.dumps(request)
         try:
             async with asyncio.timeout(CONTROL_S):
-                response = await self._send(method, path, data=data, headers=JSON_BODY)
-                async with response:
-                    raw = await response.read()
+                with await self.request(method, path, data, JSON_BODY) as answer:
+                    raw = await answer.read()
         except TimeoutError as error:
             raise UpstreamError(
                 f"The engine did not answer {path}.", f"It took longer than {CONTROL_S:.0f} s.", "nightschool doctor"
             ) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise _cut(error) from error
         try:
-            return response.status, orjson.loads(raw)
+            return answer.status, orjson.loads(raw)
         except orjson.JSONDecodeError:
-            return response.status, raw.decode("utf-8", "replace")
-
-    async def _send(self, method: str, path: str, data: bytes | None, **request: Any) -> aiohttp.ClientResponse:
-        """The response's head. Connecting is tried again, since nothing was sent; everything later is not."""
-        session = self._open()
-        for attempt in range(CONNECT_RETRIES + 1):
-            try:
-                # A large body goes out in pieces, so that other requests go on meanwhile.
-                body = io.BytesIO(data) if data is not None and len(data) > LARGE_BYTES else data
-                url = self._url(path)
-                return await session.request(method, url, data=body, allow_redirects=False, **request)
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-                if attempt == CONNECT_RETRIES:
-                    raise UpstreamError(
-                        "The engine cannot be reached.",
-                        f"Nothing answers at {self.base_url}.",
-                        "Start it, or correct its address; `nightschool doctor` looks at it.",
-                    ) from error
-                await asyncio.sleep(RETRY_PAUSE_S * 2**attempt)
-            except TimeoutError as error:
-                raise UpstreamError(
-                    "The engine did not answer.",
-                    f"No byte came within {FIRST_BYTE_S:.0f} s.",
-                    "See `nightschool doctor`.",
-                ) from error
-            except (aiohttp.ClientError, OSError) as error:
-                raise _cut(error) from error
-        raise AssertionError("unreachable")
-
-    def _url(self, path: str) -> URL:
-        """The address as it is: nothing in it is quoted again."""
-        url = self._urls.get(path)
-        if url is None:
-            url = URL(self.base_url + path, encoded=True)
-            if "?" not in path and len(self._urls) < MAX_URLS:
-                self._urls[path] = url
-        return url
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-                timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_read=FIRST_BYTE_S),
-                headers=self._headers,
-                auto_decompress=False,
-                read_bufsize=2**18,
-                cookie_jar=aiohttp.DummyCookieJar(),  # what a provider sets is one caller's, never the next one's
-                skip_auto_headers=("User-Agent",),
-            )
-        return self._session
+            return answer.status, raw.decode("utf-8", "replace")
 
 
 def _completion_scores(reply: Json, num_prompt_tokens: int, completion_ids: Sequence[int]) -> list[float]:
@@ -262,14 +182,6 @@ def _completion_scores(reply: Json, num_prompt_tokens: int, completion_ids: Sequ
             )
         scores.append(float(value))
     return scores
-
-
-def _cut(error: BaseException) -> UpstreamError:
-    return UpstreamError(
-        "The engine went away before its answer was complete.",
-        f"The connection broke ({type(error).__name__}).",
-        "Send the request again; see `nightschool doctor` if it happens again.",
-    )
 
 
 def _refused(what: str, status: int, reply: Any) -> UpstreamError:

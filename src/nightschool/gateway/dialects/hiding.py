@@ -19,6 +19,9 @@ TOP_IDS = frozenset({"prompt_token_ids"})
 CHOICE_IDS = frozenset({"token_ids", "prompt_token_ids"})
 INNER = ("response", "message")  # where events of other dialects hold the reply, and with it the model's name
 
+# A member `model` whose value is text: what stands before the value, and the value.
+_MODEL = re.compile(rb'("model"[ \t\n\r]*:[ \t\n\r]*)"(?:[^"\\]|\\.)*"')
+
 # Numbers that do not survive parsing and writing: more digits than a 64-bit integer or a double holds.
 _EXACT = re.compile(rb"[0-9]{18}")
 
@@ -43,6 +46,9 @@ def hide_in_reply(raw: bytes, hidden: Hidden) -> bytes:
     """A plain reply as the client expects it. One that cannot be read passes as it is."""
     if not hidden:
         return raw
+    quick = _only_renamed(raw, hidden)
+    if quick is not None:
+        return quick
     try:
         text = splice.decode(raw)
         edits = _edits(text, splice.read_object(text, CHOICES), hidden)
@@ -55,6 +61,9 @@ def hide_in_event(raw: bytes, hidden: Hidden) -> bytes:
     """One event as the client expects it. One that carries nothing of ours passes byte for byte."""
     if not hidden:
         return raw
+    quick = _only_renamed(raw, hidden)
+    if quick is not None:
+        return quick
     if raw.startswith(b"data: {") and raw.endswith(b"}\n\n") and raw.count(b"\n") == 2 and not _EXACT.search(raw):
         try:
             event = orjson.loads(raw[6:-2])
@@ -62,6 +71,26 @@ def hide_in_event(raw: bytes, hidden: Hidden) -> bytes:
             return _splice_event(raw, hidden)
         return b"data: " + orjson.dumps(event) + b"\n\n" if _strip(event, hidden) else raw
     return _splice_event(raw, hidden)
+
+
+def _only_renamed(raw: bytes, hidden: Hidden) -> bytes | None:
+    """JSON, perhaps in an event, in which nothing but the name of the model is ours; `None` where that takes reading.
+
+    The one `"model"` behind the first brace and before the second is the object's own: a quote within text is
+    escaped. Keys may be spelled with escapes; these take reading.
+    """
+    if (hidden.ids and b"token_ids" in raw) or (hidden.logprobs and b'"logprobs"' in raw) or b"\\u00" in raw:
+        return None
+    if hidden.model is None:
+        return raw
+    found = _MODEL.search(raw)
+    if found is None:
+        return None if b'"model"' in raw else raw
+    at = found.start()
+    if raw.count(b'"model"') != 1 or raw.count(b"{", 0, at) != 1 or raw[at - 1 : at] == b"\\":
+        return None
+    name = json.dumps(hidden.model, ensure_ascii=False).encode()
+    return raw[: found.end(1)] + name + raw[found.end() :]
 
 
 def _strip(event: Json, hidden: Hidden) -> bool:
