@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightschool.gateway import splice
-from nightschool.gateway.dialects.hiding import Hidden, hide_in_event
+from nightschool.gateway.dialects import hiding
+from nightschool.gateway.dialects.hiding import Hidden, hide_in_event, hide_in_reply
 from nightschool.gateway.dialects.sse import EventSplitter
 from nightschool.gateway.splice import NotJsonError
 
@@ -81,3 +82,23 @@ def test_numbers_of_an_event_survive(number):
 def test_an_event_without_ours_keeps_its_bytes():
     raw = b'data: {"x": 1.50,  "choices":[{"logprobs":null}]}\n\n'
     assert hide_in_event(raw, Hidden(logprobs=True, ids=True)) == raw
+
+
+odd_keys = st.sampled_from(
+    ["model", "choices", "message", "response", "token_ids", "logprobs", "logprobs", 'x"model', "mod\u00e9l", "a"]
+)
+odd_values = st.recursive(
+    st.none() | st.integers() | st.sampled_from(["m", 'say "model": "m"', "{", "\\", "\u4e2d"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(odd_keys, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(odd_keys, odd_values, max_size=5), st.booleans(), st.sampled_from([",", ", "]), st.booleans())
+def test_the_quick_way_to_rename_a_model_is_the_slow_one(reply, ascii_only, comma, all_hidden):
+    raw = json.dumps(reply, ensure_ascii=ascii_only, separators=(comma, ":")).encode()
+    hidden = Hidden(model="shop", logprobs=all_hidden, ids=all_hidden)
+    quick = hide_in_reply(raw, hidden)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hiding, "_only_renamed", lambda *_: None)
+        assert quick == hide_in_reply(raw, hidden)
