@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 
 import uvicorn
 from starlette.applications import Starlette
@@ -54,6 +55,7 @@ class FakeEngine:
     event_delay_s: float = 0.0
     failure: tuple[int, bytes, dict[str, str]] | None = None
     raw_reply: bytes | None = None
+    ids: Iterator[str] = field(default_factory=lambda: repeat("chatcmpl-1"))
     completion: dict | None = None
     events: list[bytes] | None = None
     bodies: list[bytes] = field(default_factory=list)
@@ -146,7 +148,13 @@ class FakeEngine:
             {"index": i, "message": message, **self._tokens(body, self.words), "finish_reason": self._reason()}
             for i in range(body.get("n") or 1)
         ]
-        reply = {"id": "chatcmpl-1", "model": body["model"], "x_cost": 1.50, "choices": choices, "usage": {"total": 5}}
+        reply = {
+            "id": next(self.ids),
+            "model": body["model"],
+            "x_cost": 1.50,
+            "choices": choices,
+            "usage": {"total": 5},
+        }
         if body.get("return_token_ids") and self.gives_ids:
             reply["prompt_token_ids"] = PROMPT_IDS
         return reply
@@ -174,13 +182,14 @@ class FakeEngine:
                 pieces.append(({"tool_calls": [{"index": i, "function": {"arguments": arguments[half:]}}]}, ("b",)))
         else:
             pieces += [({"content": word}, (word,)) for word in self.words]
-        events = []
+        events: list[bytes] = []
+        name = next(self.ids)
         for position, (delta, words) in enumerate(pieces):
             last = position == len(pieces) - 1
             choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": self._reason() if last else None}
             if words:
                 choice |= self._tokens(body, words)
-            piece = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": body["model"], "choices": [choice]}
+            piece = {"id": name, "object": "chat.completion.chunk", "model": body["model"], "choices": [choice]}
             if not events and body.get("return_token_ids") and self.gives_ids:
                 piece["prompt_token_ids"] = PROMPT_IDS
             events.append(b"data: " + json.dumps(piece).encode() + b"\n\n")

@@ -5,35 +5,16 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from fake_engine import FakeEngine, serve
+from gateway_process import gateway_process
 
 from nightschool.store.database import Store
 from nightschool.store.schema import exchanges
 
-GATEWAY = """
-import socket, sys
-from pathlib import Path
-from nightschool.access.identity import Access
-from nightschool.gateway.app import build_app
-from nightschool.gateway.server import make_server
-from nightschool.gateway.settings import GatewaySettings
-from nightschool.store.database import Store
-from nightschool.upstream.client import EngineClient
-
-state, engine, durability = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-listener = socket.create_server(("127.0.0.1", 0))
-with Store.open(state / "store.sqlite") as store:
-    settings = GatewaySettings(state, "shop", Access("admin"), durability=durability)
-    print(listener.getsockname()[1], flush=True)
-    make_server(build_app(store, EngineClient(engine), settings), "127.0.0.1", 0).run(sockets=[listener])
-"""
 BODY = {"model": "shop", "messages": [{"role": "user", "content": "Hi"}]}
 
 
@@ -50,16 +31,16 @@ def ask(port: int, streamed: bool) -> bool:
 
 def replied_and_stored(tmp_path: Path, durability: str, point: str, streamed: bool) -> tuple[bool, int]:
     """One request to a gateway that is killed at `point`, or right after the reply where that is empty."""
-    environment = {**os.environ, "NIGHTSCHOOL_FAILPOINT": point}
-    with serve(FakeEngine().app()) as engine:
-        words = [sys.executable, "-c", GATEWAY, str(tmp_path), engine, durability]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, env=environment) as gateway:
-            assert gateway.stdout is not None
-            replied = ask(int(gateway.stdout.readline()), streamed)
-            if not point:
-                gateway.kill()
-            assert gateway.wait(20) != 0
-    with Store.open(tmp_path / "store.sqlite") as store, store.read() as conn:
+    store = tmp_path / "store.sqlite"
+    with (
+        serve(FakeEngine().app()) as engine,
+        gateway_process(tmp_path, store, engine, durability, point) as (gateway, port),
+    ):
+        replied = ask(port, streamed)
+        if not point:
+            gateway.kill()
+        assert gateway.wait(20) != 0
+    with Store.open(store) as opened, opened.read() as conn:
         assert conn.scalar(sa.text("PRAGMA integrity_check")) == "ok"
         rows = conn.execute(sa.select(exchanges.c.status)).all()
     assert all(row.status == "ok" for row in rows)

@@ -139,6 +139,7 @@ class Proxy:
         watching = asyncio.create_task(_stop_when_gone(receive, turn, work))
         try:
             await self._answer(turn, route)
+            fail_point("gateway.replied")
         except asyncio.CancelledError:
             if not turn.left:  # the server stops
                 capture.status, capture.failure = "aborted", "The gateway stopped before the reply was complete."

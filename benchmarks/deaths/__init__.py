@@ -1,0 +1,1 @@
+"""What durability.py kills: a process that works on the store, and a gateway in the middle of its traffic."""
