@@ -27,6 +27,10 @@ class PostgresServer:
         self.engine = sa.create_engine(self.url, isolation_level="AUTOCOMMIT")
         self._numbers = itertools.count()
         self._template: str | None = None
+        with self.engine.connect() as conn:  # processes are killed here, the machine is not
+            for setting in ("fsync", "full_page_writes"):
+                conn.exec_driver_sql(f"ALTER SYSTEM SET {setting} = off")
+            conn.exec_driver_sql("SELECT pg_reload_conf()")
 
     def store(self) -> str:
         if self._template is None:
@@ -40,6 +44,10 @@ class PostgresServer:
         with self.engine.connect() as conn:
             conn.exec_driver_sql(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
         return self.url.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+
+    def drop(self, url: str) -> None:
+        with self.engine.connect() as conn:
+            conn.exec_driver_sql(f"DROP DATABASE {sa.make_url(url).database} WITH (FORCE)")
 
 
 @contextmanager

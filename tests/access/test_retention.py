@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given, settings
+from databases import ON_BOTH
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nightschool.access.audit import read_chain
@@ -27,12 +28,6 @@ from nightschool.types import Choice, Exchange, Fidelity
 
 DAY = 86_400.0
 SYSTEM = {"role": "system", "content": "You sell shoes. " * 100}  # longer than what a message keeps in its own row
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "store.sqlite") as store:
-        yield store
 
 
 def talk(name: str, days: list[float], session: str | None = None) -> list[Record]:
@@ -271,10 +266,11 @@ def test_beside_a_gateway_that_records(store):
         )
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("kind", ON_BOTH)
+@settings(max_examples=6)
 @given(st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=4), min_size=1, max_size=4), st.integers(0, 21))
-def test_any_cutoff_leaves_the_rest_as_it_was(tmp_path_factory, conversations, day):
-    with Store.open(tmp_path_factory.mktemp("any") / "s.sqlite") as store:
+def test_any_cutoff_leaves_the_rest_as_it_was(new_place, tmp_path_factory, kind, conversations, day):
+    with new_place(kind, tmp_path_factory.mktemp("any")) as place, Store.open(place) as store:
         for number, days in enumerate(conversations):
             put(store, talk(f"t{number}", sorted(map(float, days))))
         before = everything(store)

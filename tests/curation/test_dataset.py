@@ -22,8 +22,8 @@ DIGEST = "a" * 64
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
+def store(place: Path | str) -> Iterator[Store]:
+    with Store.open(place) as opened:
         fix_splits(opened)
         yield opened
 

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import sqlalchemy as sa
 from traffic import record_turn
@@ -15,12 +12,6 @@ from nightschool.types import Branch, Purpose, Sampler
 SHOP = {"role": "system", "content": "You are the agent of a shop."}
 x = exchanges.c
 ASK = [SHOP, {"role": "user", "content": "hi"}]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
 
 
 def test_nothing_is_no_share(store: Store) -> None:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +11,6 @@ from nightschool.store.database import Store
 from nightschool.types import Branch, FeedbackKind, Purpose, Sampler, Trajectory
 
 THUMB = FeedbackKind.THUMB
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
 
 
 def load(store: Store, as_of: float | None = None) -> Loaded:

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from dashboard import recorded as made
 from dashboard.states import V2, Shopkeeper, Talk
+from databases import ON_BOTH
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
@@ -34,9 +35,10 @@ VALUES = {
 KINDS = [kind.value for kind in SAYS] + ["number"]
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    with Store.open(tmp_path_factory.mktemp("ledger") / "store.sqlite") as opened:
+@pytest.fixture(scope="module", params=ON_BOTH)
+def keepers_store(request, new_place, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ledger")
+    with new_place(request.param, folder) as place, Store.open(place) as opened:
         keeper = Shopkeeper(opened, 4)
         opened.write(lambda conn: keeper.talk(conn, Talk("base", NOW, True)))
         yield opened
@@ -96,7 +98,7 @@ stores = st.lists(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stores)
-def test_the_databases_counts_are_those_of_the_rules(store, sessions):
+def test_the_databases_counts_are_those_of_the_rules(keepers_store, sessions):
     """Whatever is stored: what SQL counts by codes is what the pure rules say of each exchange and each target."""
 
     class Undo(Exception):
@@ -120,7 +122,7 @@ def test_the_databases_counts_are_those_of_the_rules(store, sessions):
         raise Undo
 
     with pytest.raises(Undo):
-        store.write(check)
+        keepers_store.write(check)
 
 
 def by_hand(rows: list, said: list) -> dict[str, int]:
@@ -179,24 +181,23 @@ def test_a_code_is_read_back_as_it_was_written(facets):
     assert state_today(found)[1]
 
 
-def test_an_exchange_that_two_runs_looked_at_counts_once_for_the_newer(tmp_path):
-    with Store.open(tmp_path / "s.sqlite") as store:
-        keeper = Shopkeeper(store, 2)
-        _, (first, second) = store.write(lambda conn: keeper.talk(conn, Talk("base", NOW, True)))
+def test_an_exchange_that_two_runs_looked_at_counts_once_for_the_newer(store):
+    keeper = Shopkeeper(store, 2)
+    _, (first, second) = store.write(lambda conn: keeper.talk(conn, Talk("base", NOW, True)))
 
-        def enter(conn: sa.Connection) -> None:
-            for run, exchange, state, reason in (
-                ("run-1", first, "held", "no feedback"),
-                ("run-2", first, "trained", "trained"),
-                ("run-1", second, "excluded", "too stale"),
-            ):
-                line = {"tenant": "default", "run_id": run, "exchange_id": exchange, "session_id": "s"}
-                conn.execute(schema.ledger.insert().values(**line, state=state, reason=reason))
+    def enter(conn: sa.Connection) -> None:
+        for run, exchange, state, reason in (
+            ("run-1", first, "held", "no feedback"),
+            ("run-2", first, "trained", "trained"),
+            ("run-1", second, "excluded", "too stale"),
+        ):
+            line = {"tenant": "default", "run_id": run, "exchange_id": exchange, "session_id": "s"}
+            conn.execute(schema.ledger.insert().values(**line, state=state, reason=reason))
 
-        store.write(enter)
-        with store.read() as conn:
-            lines = looked_at(conn, "default", None)
-            assert not_looked_at(conn, "default", None) == []
+    store.write(enter)
+    with store.read() as conn:
+        lines = looked_at(conn, "default", None)
+        assert not_looked_at(conn, "default", None) == []
     assert [(line["state"], line["reason"], line["exchanges"], line["example"]) for line in lines] == [
         ("trained", "trained", 1, first),
         ("excluded", "too stale", 1, second),

@@ -13,12 +13,6 @@ from nightschool.store import schema
 from nightschool.store.database import Store
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
-
-
 def rows(store: Store) -> dict:
     with store.read() as conn:
         data = overview(conn, Scope("default", time.time(), {}), AGENT, [AGENT])

@@ -21,10 +21,10 @@ NOW = 1_780_000_000.0
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(place):
     calls = [{"id": "c1", "function": {"name": "f", "arguments": "{}"}}] * 2
     message = {"role": "assistant", "content": None, "tool_calls": calls}
-    with Store.open(tmp_path / "s.sqlite") as opened:
+    with Store.open(place) as opened:
         for name, at, key in (("a", 10.0, "t1"), ("b", 1772366000.0, "t2"), ("c", 1772367000.0, "t2")):
             made = (Choice(0, message, "tool_calls"),)
             caller = Caller("shop", session=f"s-{name}", external_key=key)

@@ -48,10 +48,10 @@ def test_current_view_does_not_depend_on_order(said, random):
     assert len(current_view(items)) == min(1, len(items))
 
 
-def test_as_of_leaves_out_what_came_later(tmp_path):
+def test_as_of_leaves_out_what_came_later(place):
     record = Record("e1", Caller("shop", session="s1"), Timing(1.0), "base", b"{}")
     said = NewFeedback(TargetKind.EXCHANGE, "e1", FeedbackKind.THUMB, True, "thumb", observed_at=1.0)
-    with Store.open(tmp_path / "s.sqlite") as store:
+    with Store.open(place) as store:
         store.write(lambda conn: insert_exchange(conn, "default", record))
         receipt = store.write(lambda conn: insert_feedback(conn, "default", said, False, now=50.0))
         with store.read() as conn:
@@ -62,9 +62,9 @@ def test_as_of_leaves_out_what_came_later(tmp_path):
     assert (item.value, item.exchange_id, item.observed_at, item.received_at) == (True, "e1", 1.0, 50.0)
 
 
-def test_an_admin_key_cannot_be_occupied(tmp_path):
+def test_an_admin_key_cannot_be_occupied(place):
     said = NewFeedback(TargetKind.EXCHANGE, "e1", FeedbackKind.THUMB, True, "thumb", key="k")
-    with Store.open(tmp_path / "s.sqlite") as store:
+    with Store.open(place) as store:
         for admin in (False, True):
             receipt = store.write(lambda conn, admin=admin: insert_feedback(conn, "default", said, admin, now=1.0))
             assert not receipt.repeated

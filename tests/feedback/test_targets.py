@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from databases import ON_BOTH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,10 +28,10 @@ EXCHANGE, TURN, TOOL_CALL = TargetKind.EXCHANGE, TargetKind.TURN, TargetKind.TOO
 SESSION, EXTERNAL = TargetKind.SESSION, TargetKind.EXTERNAL_KEY
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-def store(request, tmp_path_factory) -> Iterator[Store]:
-    file = tmp_path_factory.mktemp("feedback") / "s.sqlite"
-    with Store.open(file if request.param == "sqlite" else request.getfixturevalue("postgres").store()) as opened:
+@pytest.fixture(scope="module", params=ON_BOTH)
+def store(request, new_place, tmp_path_factory) -> Iterator[Store]:
+    folder = tmp_path_factory.mktemp("feedback")
+    with new_place(request.param, folder) as place, Store.open(place) as opened:
         yield opened
 
 
@@ -238,11 +239,9 @@ def test_superseding_by_id(store, tenant):
         arrive(store, tenant, thumb(EXCHANGE, "b", supersedes=first.id))
 
 
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-def test_two_deliveries_at_once_are_one_row(request, tmp_path, database):
+def test_two_deliveries_at_once_are_one_row(place):
     """Two processes' worth of stores on one database, each with a writer of its own."""
     said = thumb(EXCHANGE, "a", author="ann"), thumb(EXCHANGE, "a", False, author="bob", key="k")
-    place = tmp_path / "s.sqlite" if database == "sqlite" else request.getfixturevalue("postgres").database()
     with Store.open(place) as one, Store.open(place) as two:
         with ThreadPoolExecutor(16) as pool:
             receipts = list(

@@ -12,8 +12,8 @@ from nightschool.store.database import Store
 
 
 @pytest.fixture
-def store(tmp_path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
+def store(place) -> Iterator[Store]:
+    with Store.open(place) as opened:
         for digest in (INCUMBENT, CANDIDATE):
             row = {"digest": digest, "agent": "shop", "manifest": {}, "created_at": 1.0}
             opened.write(lambda conn, row=row: conn.execute(schema.adapters.insert().values(tenant="default", **row)))

@@ -102,13 +102,25 @@ def engine() -> FakeEngine:
     return FakeEngine()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module that says `DATABASES = ON_BOTH` has its gateways' stores on both."""
+    if "place" in metafunc.fixturenames and hasattr(metafunc.module, "DATABASES"):
+        metafunc.parametrize("place", metafunc.module.DATABASES, indirect=True)
+
+
 @pytest.fixture
-def open_gateway(tmp_path, engine) -> Iterator[Callable[..., Gateway]]:
+def place(request, new_place, tmp_path) -> Iterator[Path | str]:
+    with new_place(getattr(request, "param", "sqlite"), tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def open_gateway(place, tmp_path, engine) -> Iterator[Callable[..., Gateway]]:
     """Start a gateway in front of the fake engine, with settings changed as the test says."""
     with contextlib.ExitStack() as stack:
 
         def start(engine_url: str | None = None, data_token: str | None = None, **changes: Any) -> Gateway:
-            store = stack.enter_context(Store.open(tmp_path / "store.sqlite"))
+            store = stack.enter_context(Store.open(place))
             url = engine_url or stack.enter_context(serve(engine.app()))
             settings = GatewaySettings(state=tmp_path, agent="shop", access=Access(ADMIN, data_token))
             app = build_app(store, EngineClient(url), replace(settings, **changes))

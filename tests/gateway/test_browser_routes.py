@@ -2,11 +2,14 @@ import json
 import time
 
 import pytest
+from databases import ON_BOTH
 from gateway.test_feedback_routes import ASK, DATA, asked, listed, post
 
 from nightschool.client import Client
 from nightschool.errors import InputError, RefusedError
 from nightschool.feedback import browser
+
+DATABASES = ON_BOTH
 
 PAGE = {"Origin": "https://shop.example", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}
 

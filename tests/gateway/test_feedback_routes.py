@@ -2,11 +2,14 @@ import json
 import time
 
 import pytest
+from databases import ON_BOTH
 
 from nightschool.client import Client
 from nightschool.errors import InputError, MissingError, RefusedError
 from nightschool.feedback.settings import FeedbackSettings
 from nightschool.store import schema
+
+DATABASES = ON_BOTH
 
 ASK = {"model": "shop", "messages": [{"role": "user", "content": "Hi"}]}
 DATA = "data-secret"

@@ -7,10 +7,13 @@ import logging
 
 import pytest
 import sqlalchemy as sa
+from databases import ON_BOTH
 
 from nightschool.access.privacy import Privacy
 from nightschool.gateway import recorder as recording
 from nightschool.store.schema import metadata
+
+DATABASES = ON_BOTH
 
 KEY = "sk-proj-" + "aB3dE5gH7jK9mN1pQ2rS4tU6vW8x"
 

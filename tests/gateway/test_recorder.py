@@ -4,15 +4,17 @@ import time
 
 import pytest
 import sqlalchemy as sa
+from databases import ON_BOTH
 
 from nightschool.errors import ConfigError, StoreError
 from nightschool.gateway import recorder as recorder_module
 from nightschool.gateway.capture import Capture, Stopwatch
 from nightschool.gateway.recorder import Recorder
 from nightschool.store.bodies import get_body
-from nightschool.store.database import Store
 from nightschool.store.exchanges import Caller, load_exchange
 from nightschool.store.schema import exchanges
+
+DATABASES = ON_BOTH
 
 ASK = {"model": "shop", "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -68,24 +70,23 @@ def test_a_reply_no_parser_foresaw_is_kept_as_bytes_and_never_trains(gateway):
     assert row.error.startswith("The reply has another shape")
 
 
-def test_what_derivation_did_not_foresee_is_recorded_as_bytes_alone(tmp_path, monkeypatch):
+def test_what_derivation_did_not_foresee_is_recorded_as_bytes_alone(store, monkeypatch):
     def broken(capture):
         raise ZeroDivisionError("nobody thought of this")
 
     monkeypatch.setattr(recorder_module, "derive_record", broken)
-    with Store.open(tmp_path / "s.sqlite") as store:
-        recorder = Recorder(store, 2**20)
-        outcome = recorder.submit(capture(1))
-        recorder.close()
-        assert outcome.result(0) is True
-        with store.read() as conn:
-            [row] = conn.execute(exchanges.select()).all()
-            assert get_body(conn, "default", row.reply_body) == b'{"choices": []}'
+    recorder = Recorder(store, 2**20)
+    outcome = recorder.submit(capture(1))
+    recorder.close()
+    assert outcome.result(0) is True
+    with store.read() as conn:
+        [row] = conn.execute(exchanges.select()).all()
+        assert get_body(conn, "default", row.reply_body) == b'{"choices": []}'
     assert row.error == "It could not be read (ZeroDivisionError: nobody thought of this)."
     assert (row.status, row.training_allowed, row.prompt_message) == ("error", False, None)
 
 
-def test_a_record_the_store_cannot_take_whole_is_stored_bare(tmp_path, monkeypatch):
+def test_a_record_the_store_cannot_take_whole_is_stored_bare(store, monkeypatch):
     insert = recorder_module.insert_exchanges
 
     def picky(conn, tenant, records):
@@ -94,33 +95,31 @@ def test_a_record_the_store_cannot_take_whole_is_stored_bare(tmp_path, monkeypat
         return insert(conn, tenant, records)
 
     monkeypatch.setattr(recorder_module, "insert_exchanges", picky)
-    with Store.open(tmp_path / "s.sqlite") as store:
-        recorder = Recorder(store, 2**20)
-        outcomes = [recorder.submit(capture(number)) for number in range(3)]  # one batch
-        recorder.close()
-        assert [outcome.result(0) for outcome in outcomes] == [True, True, True]
-        assert recorder.counts() == {"stored": 3, "lost": 0, "queue": 0}
-        with store.read() as conn:
-            rows = conn.execute(sa.select(exchanges.c.id, exchanges.c.prompt_message.is_not(None))).all()
-        assert sorted(rows) == [("id-0", True), ("id-1", False), ("id-2", True)]
+    recorder = Recorder(store, 2**20)
+    outcomes = [recorder.submit(capture(number)) for number in range(3)]  # one batch
+    recorder.close()
+    assert [outcome.result(0) for outcome in outcomes] == [True, True, True]
+    assert recorder.counts() == {"stored": 3, "lost": 0, "queue": 0}
+    with store.read() as conn:
+        rows = conn.execute(sa.select(exchanges.c.id, exchanges.c.prompt_message.is_not(None))).all()
+    assert sorted(rows) == [("id-0", True), ("id-1", False), ("id-2", True)]
 
 
-def test_queue_is_bounded_in_bytes_and_the_loss_is_counted(tmp_path):
-    with Store.open(tmp_path / "s.sqlite") as store:
-        gate = threading.Event()
-        store.submit(lambda conn: gate.wait(10))  # the writer is busy
-        one = capture(0).size_bytes
-        recorder = Recorder(store, one * 3)
-        for number in range(5):
-            recorder.submit(capture(number))
-        assert recorder.counts() == {"stored": 0, "lost": 2, "queue": 3}
-        gate.set()
-        recorder.close()
-        assert recorder.counts() == {"stored": 3, "lost": 2, "queue": 0}
-        assert recorder.submit(capture(9)).result(0) is False  # after closing: counted, no exception
-        assert recorder.counts()["lost"] == 3
-        with store.read() as conn:
-            assert load_exchange(conn, "default", "id-2") is not None
+def test_queue_is_bounded_in_bytes_and_the_loss_is_counted(store):
+    gate = threading.Event()
+    store.submit(lambda conn: gate.wait(10))  # the writer is busy
+    one = capture(0).size_bytes
+    recorder = Recorder(store, one * 3)
+    for number in range(5):
+        recorder.submit(capture(number))
+    assert recorder.counts() == {"stored": 0, "lost": 2, "queue": 3}
+    gate.set()
+    recorder.close()
+    assert recorder.counts() == {"stored": 3, "lost": 2, "queue": 0}
+    assert recorder.submit(capture(9)).result(0) is False  # after closing: counted, no exception
+    assert recorder.counts()["lost"] == 3
+    with store.read() as conn:
+        assert load_exchange(conn, "default", "id-2") is not None
 
 
 @pytest.mark.parametrize("streamed", [False, True])

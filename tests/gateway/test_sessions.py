@@ -3,9 +3,12 @@
 import json
 
 import pytest
+from databases import ON_BOTH
 
 from nightschool.gateway.sessions import NAMES, read_names
 from nightschool.types import Branch
+
+DATABASES = ON_BOTH
 
 UUID = "0f3c7c9e-3a53-4a6e-9d5e-0a3b1c2d4e5f"
 OLD_USER_ID = f"user_ab12_account_9d5e_session_{UUID}"

@@ -8,6 +8,7 @@ import json
 import time
 
 import pytest
+from databases import ON_BOTH
 from gateway.test_feedback_routes import asked, listed
 
 from nightschool.errors import ConfigError
@@ -17,6 +18,8 @@ from nightschool.feedback.record import current_view, feedback_value
 from nightschool.feedback.reward import Reward, RewardRule, combine
 from nightschool.feedback.settings import feedback_settings
 from nightschool.store.schema import feedback
+
+DATABASES = ON_BOTH
 
 SECRET = "whsec_" + base64.b64encode(b"sixteen bytes ok").decode()
 TICKETS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,6 @@ from nightschool.store import schema
 from nightschool.store.database import Store
 from nightschool.store.exchanges import session_exchanges
 from nightschool.types import Exchange
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
 
 
 @pytest.fixture

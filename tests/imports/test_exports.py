@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from databases import ON_BOTH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,10 +102,11 @@ def conversation(draw):
     return messages
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory) -> Iterator[Store]:
+@pytest.fixture(scope="module", params=ON_BOTH)
+def shared(request, new_place, tmp_path_factory) -> Iterator[Store]:
     """One database for many tenants."""
-    with Store.open(tmp_path_factory.mktemp("shared") / "store.sqlite") as opened:
+    folder = tmp_path_factory.mktemp("shared")
+    with new_place(request.param, folder) as place, Store.open(place) as opened:
         yield opened
 
 

@@ -3,7 +3,6 @@ import pytest
 from nightschool.errors import BusyError
 from nightschool.jobs import lease
 from nightschool.jobs.lease import claim, enqueue, fail, finish, heartbeat, load_job
-from nightschool.store.database import Store
 
 
 class Clock:
@@ -21,10 +20,9 @@ def clock(monkeypatch) -> Clock:
 
 
 @pytest.fixture
-def do(tmp_path):
+def do(store):
     """Call a job function inside a write of a fresh store."""
-    with Store.open(tmp_path / "s.sqlite") as store:
-        yield lambda function, *args, **kwargs: store.write(lambda conn: function(conn, "default", *args, **kwargs))
+    return lambda function, *args, **kwargs: store.write(lambda conn: function(conn, "default", *args, **kwargs))
 
 
 def test_a_key_is_one_job(do, clock):

@@ -1,18 +1,11 @@
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nightschool.releases.manifest import Manifest
-from nightschool.store.database import Store
-
-
-@pytest.fixture
-def store(tmp_path) -> Iterator[Store]:
-    with Store.open(tmp_path / "state" / "store.sqlite") as opened:
-        yield opened
 
 
 @pytest.fixture

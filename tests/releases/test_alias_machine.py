@@ -1,44 +1,48 @@
 """Random promotions, overrides and roll backs against a model that is a list."""
 
 import itertools
-import tempfile
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from databases import ON_BOTH
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from nightschool.errors import RefusedError
 from nightschool.releases.aliases import current, history, promote, roll_back, start
 from nightschool.store import schema
 from nightschool.store.database import Store
+from nightschool.store.ids import new_id
 
 DIGESTS = [letter * 64 for letter in "abcd"]
 
 
 class Alias(RuleBasedStateMachine):
+    """Each example is a tenant of its own; `shared` is set by the test."""
+
+    shared: Store
+
     def __init__(self):
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory()
-        self.store = Store.open(Path(self.folder.name) / "store.sqlite")
+        self.store = self.shared.scoped(new_id())
         self.stack = []  # the model: what a roll back may return to, the serving digest on top
         self.served = []  # every digest that ever served, by first appearance
         self.num_moves = 0
         self.num_verdicts = 0
 
-    def teardown(self):
-        self.store.close()
-        self.folder.cleanup()
-
     @initialize(digest=st.sampled_from(DIGESTS))
     def begin(self, digest):
         for known in DIGESTS:
             row = {"digest": known, "agent": "shop", "manifest": {}, "created_at": 1.0}
-            self.store.write(
-                lambda conn, row=row: conn.execute(schema.adapters.insert().values(tenant="default", **row))
-            )
+            self.insert(schema.adapters, row)
         start(self.store, "shop", digest, by="m")
         self.moved(digest)
 
@@ -76,9 +80,9 @@ class Alias(RuleBasedStateMachine):
         if not self.stack:
             return
         with self.store.read() as conn:
-            moves = history(conn, "default", "shop")
-            aliases = conn.execute(sa.select(schema.aliases)).all()
-            serving = current(conn, "default", "shop")
+            moves = history(conn, self.store.tenant, "shop")
+            aliases = conn.execute(sa.select(schema.aliases).filter_by(tenant=self.store.tenant)).all()
+            serving = current(conn, self.store.tenant, "shop")
         assert serving == moves[-1].digest == self.stack[-1]
         assert len(moves) == self.num_moves
         assert len(aliases) == 1
@@ -91,13 +95,16 @@ class Alias(RuleBasedStateMachine):
         self.num_verdicts += 1
         row = {"id": f"g-{self.num_verdicts}", "agent": "shop", "candidate": digest, "incumbent": incumbent}
         rest = {"decision": "promote", "sentence": "", "report": {}, "created_at": float(self.num_verdicts)}
-        self.store.write(lambda conn: conn.execute(schema.verdicts.insert().values(tenant="default", **row, **rest)))
+        self.insert(schema.verdicts, row | rest)
         if allowed:
             promote(self.store, "shop", digest, row["id"], by="m")
             self.moved(digest)
             return
         with pytest.raises(RefusedError):
             promote(self.store, "shop", digest, row["id"], by="m")
+
+    def insert(self, table, row):
+        self.store.write(lambda conn: conn.execute(table.insert().values(tenant=self.store.tenant, **row)))
 
     def moved(self, digest):
         self.stack.append(digest)
@@ -106,7 +113,14 @@ class Alias(RuleBasedStateMachine):
             self.served.append(digest)
 
 
-TestAlias = Alias.TestCase
-TestAlias.settings = settings(
-    max_examples=8, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
-)
+@pytest.fixture(scope="module", params=ON_BOTH)
+def shared(request, new_place, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("aliases")
+    with new_place(request.param, folder) as place, Store.open(place) as opened:
+        yield opened
+
+
+def test_an_alias_is_where_its_moves_say(shared):
+    machine = type("AliasOf", (Alias,), {"shared": shared})
+    checked = settings(max_examples=8, stateful_step_count=15, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(machine, settings=checked)

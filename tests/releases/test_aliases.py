@@ -105,8 +105,8 @@ def test_a_verdict_on_another_agent_or_another_candidate_does_not_count(shop):
             promote(shop, "shop", B, verdict, by="ada")
 
 
-def test_a_verdict_of_another_tenant_does_not_count(shop, tmp_path):
-    with Store.open(tmp_path / "state" / "store.sqlite", tenant="other") as other:
+def test_a_verdict_of_another_tenant_does_not_count(shop, place):
+    with Store.open(place, tenant="other") as other:
         give_verdict(other, "g-1", B, A)
         with pytest.raises(MissingError):
             promote(other, "shop", B, "g-1", by="ada")
@@ -185,13 +185,13 @@ def test_names_for_people(shop):
         assert version_name(conn, shop.tenant, "shop", "base") == "base"
 
 
-def test_of_two_promotions_at_once_exactly_one_wins(shop, tmp_path):
-    """Two processes' worth of writers on one file; both verdicts name the same incumbent."""
+def test_of_two_promotions_at_once_exactly_one_wins(shop, place):
+    """Two processes' worth of writers on one database; both verdicts name the same incumbent."""
     verdicts = {B: give_verdict(shop, "g-b", B, A), C: give_verdict(shop, "g-c", C, A)}
     barrier, won, lost = threading.Barrier(2), [], []
 
     def go(digest):
-        with Store.open(tmp_path / "state" / "store.sqlite") as own:
+        with Store.open(place) as own:
             barrier.wait()
             try:
                 won.append(promote(own, "shop", digest, verdicts[digest], by="race").digest)

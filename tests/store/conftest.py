@@ -4,35 +4,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from databases import ON_BOTH
 
-from nightschool.store.database import Store
 from nightschool.store.exchanges import Caller, Record, Timing
 from nightschool.store.ids import new_id
 from nightschool.types import Choice, Fidelity, Json
 
-ON_BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
-
 
 @pytest.fixture(params=ON_BOTH)
-def place(request, tmp_path) -> Path | str:
-    """Where a new store can be opened: a file, or an empty Postgres database. The latter only where slow tests run."""
+def bare_place(request, tmp_path) -> Iterator[Path | str]:
+    """Where nothing is yet, not even a table: migrations run here."""
     if request.param == "sqlite":
-        return tmp_path / "store.sqlite"
-    return request.getfixturevalue("postgres").database()
-
-
-@pytest.fixture(params=ON_BOTH)
-def store(request, tmp_path) -> Iterator[Store]:
-    path = tmp_path / "store.sqlite"
-    with Store.open(path if request.param == "sqlite" else request.getfixturevalue("postgres").store()) as opened:
-        yield opened
-
-
-@pytest.fixture
-def file_store(tmp_path) -> Iterator[Store]:
-    """A store in a file, for what only SQLite has."""
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        yield opened
+        yield tmp_path / "store.sqlite"
+        return
+    server = request.getfixturevalue("postgres")
+    url = server.database()
+    yield url
+    server.drop(url)
 
 
 @pytest.fixture

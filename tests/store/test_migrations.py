@@ -21,7 +21,12 @@ from nightschool.store.exchanges import find_exchange, insert_exchange, load_exc
 from nightschool.types import Json
 
 
-def test_the_migrations_make_the_schema(store):
+def test_the_migrations_make_the_schema(bare_place):
+    with Store.open(bare_place) as store:
+        _compare(store)
+
+
+def _compare(store: Store) -> None:
     with store.engine.connect() as conn:
         context = MigrationContext.configure(conn, opts={"compare_type": True})
         assert compare_metadata(context, schema.metadata) == []
@@ -37,10 +42,10 @@ def test_the_newest_revision_is_the_head():
     assert ScriptDirectory.from_config(config).get_heads() == [migrate.HEAD]
 
 
-def test_opening_again_keeps_what_is_stored(place):
-    with Store.open(place) as store:
+def test_opening_again_keeps_what_is_stored(bare_place):
+    with Store.open(bare_place) as store:
         stored = store.write(lambda conn: put_blob(conn, "default", b"kept"))
-    with Store.open(place) as store, store.read() as conn:
+    with Store.open(bare_place) as store, store.read() as conn:
         assert get_blob(conn, "default", stored) == b"kept"
 
 

@@ -6,10 +6,10 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from databases import ON_BOTH
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -187,10 +187,10 @@ def _rewritten(message: Json, way: str) -> Json:
     return {**message, "refusal": None} if way == "without ids" else message
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    path: Path = tmp_path_factory.mktemp("placement") / "store.sqlite"
-    with Store.open(path) as opened:
+@pytest.fixture(scope="module", params=ON_BOTH)
+def store(request, new_place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    folder = tmp_path_factory.mktemp("placement")
+    with new_place(request.param, folder) as place, Store.open(place) as opened:
         yield opened
 
 

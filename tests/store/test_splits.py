@@ -20,13 +20,13 @@ def test_a_split_is_stable_and_depends_on_the_key():
     assert differing > 200  # 1 - (0.64 + 0.01 + 0.01) = 0.34 of them
 
 
-def test_the_key_is_made_once_and_kept(tmp_path):
-    with Store.open(tmp_path / "s.sqlite") as store, store.read() as conn:
+def test_the_key_is_made_once_and_kept(place):
+    with Store.open(place) as store, store.read() as conn:
         first = split_key(conn, "default")
-    with Store.open(tmp_path / "s.sqlite") as store, store.read() as conn:
+    with Store.open(place) as store, store.read() as conn:
         assert split_key(conn, "default") == first
         assert len(first) == 32
         with pytest.raises(StoreError):
             split_key(conn, "never opened")
-    with Store.open(tmp_path / "s.sqlite", tenant="other") as store, store.read() as conn:
+    with Store.open(place, tenant="other") as store, store.read() as conn:
         assert split_key(conn, "other") != first
