@@ -84,6 +84,14 @@ def dump(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
+def is_object(text: str) -> bool:
+    """Whether a text is a JSON object, as the arguments of a call should be."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
 def data(value: Any) -> bytes:
     return b"data: " + dump(value) + b"\n\n"
 

@@ -172,4 +172,5 @@ def test_a_translated_stream_that_breaks_off_does_not_look_whole(dialect: Dialec
     passage = Translated(dialect.translation, request_for(dialect, stream=True), False, ())
     raw = made.data({"id": "c", "choices": [{"index": 0, "delta": {"content": "Hel"}}]})
     parsed = dialect.parse_stream(through(passage, raw, [7]))
-    assert (parsed.ending, parsed.choices[0].message["content"]) == ("truncated", "Hel")
+    assert (parsed.ending, parsed.choices[0].message["content"]) == ("upstream_error", "Hel")
+    assert "ended before its last event" in (parsed.error or "")

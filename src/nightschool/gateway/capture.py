@@ -144,7 +144,7 @@ def bare_record(capture: Capture, why: str) -> Record:
 def _parse(capture: Capture, raw: bytes) -> ParsedReply:
     if capture.http_status is not None and capture.http_status >= 400:
         return ParsedReply(ending="error", error=_error_of(raw))
-    if not raw:
+    if capture.http_status is None:
         return ParsedReply()
     dialect = capture.reply_dialect
     return dialect.read(raw, capture.is_stream)

@@ -17,10 +17,10 @@ from typing import Any, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nightschool.errors import NightschoolError
+from nightschool.errors import NightschoolError, UpstreamError
 from nightschool.gateway.aliases import AliasTable, Route
 from nightschool.gateway.capture import Capture, Stopwatch
-from nightschool.gateway.dialects.dialect import ClientRequest, Dialect, Reading, read_request
+from nightschool.gateway.dialects.dialect import ClientRequest, Dialect, SafeReading, read_request
 from nightschool.gateway.dialects.passage import Passage, choose_passage
 from nightschool.gateway.dialects.sse import EventSplitter
 from nightschool.gateway.forwarding import forwarded, passed, upstream_path
@@ -59,7 +59,7 @@ class Turn:
     send: Send
     path: str
     forwarded: dict[str, str]
-    reading: Reading | None = None
+    reading: SafeReading | None = None
     kept: bool = False
     left: bool = False
     started: bool = False
@@ -189,7 +189,7 @@ class Proxy:
         else:
             await self._copy_plain(turn, answer, reading)
 
-    async def _copy_plain(self, turn: Turn, answer: Answer, reading: Reading) -> None:
+    async def _copy_plain(self, turn: Turn, answer: Answer, reading: SafeReading) -> None:
         with turn.capture.watch.waiting():
             raw = await answer.read()
         turn.capture.reply.append(raw)
@@ -200,7 +200,7 @@ class Proxy:
         turn.started = turn.finished = True
         await send_bytes(turn.send, answer.status, body, headers)
 
-    async def _copy_stream(self, turn: Turn, answer: Answer, reading: Reading) -> None:
+    async def _copy_stream(self, turn: Turn, answer: Answer, reading: SafeReading) -> None:
         """Event by event, as they come; what waits here is never more than one unfinished event.
 
         Where exchanges are stored first, the event that tells the client of the end waits for that.
@@ -217,6 +217,8 @@ class Proxy:
             body = b"".join(map(reading.event, events))
             if not chunk:
                 body += b"".join(map(reading.event, held)) + reading.end()
+            if reading.fault is not None:
+                turn.capture.status, turn.capture.failure = "error", reading.fault
             if not turn.started and (body or not chunk):
                 await self._start(turn, answer.status, passed(answer))
             if not chunk and self.keeps_first:
@@ -242,7 +244,7 @@ class Proxy:
         """Tell the client: as a reply, or inside a stream that has begun. What had come of the answer stays."""
         refusal = as_refusal(error)
         capture = turn.capture
-        capture.status = "truncated" if capture.reply else "error"
+        capture.status = "truncated" if capture.reply and isinstance(error, UpstreamError) else "error"
         capture.failure = str(error)
         capture.http_status = capture.http_status if turn.started or capture.reply else None
         if turn.finished:

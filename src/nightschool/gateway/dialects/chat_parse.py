@@ -5,10 +5,11 @@ The same answer gives the same messages, ids and log-probabilities whether it wa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from nightschool.gateway.dialects.dialect import ParsedReply
+from nightschool.gateway.dialects.dialect import MISSHAPEN, ParsedReply
 from nightschool.gateway.dialects.growing import Frame, Growing, finish, read_reply
 from nightschool.gateway.dialects.sse import read_events
 from nightschool.types import Json
@@ -53,9 +54,9 @@ def parse_plain(raw: bytes) -> ParsedReply:
     if isinstance(reply, ParsedReply):
         return reply
     growing: dict[int, Growing] = {}
-    for position, choice in enumerate(reply.get("choices") or ()):
+    for index, choice in numbered(reply):
         message = choice.get("message")
-        growing[choice.get("index", position)] = Growing(
+        growing[index] = Growing(
             message=message if isinstance(message, dict) else {},
             finish_reason=choice.get("finish_reason"),
             token_ids=choice.get("token_ids"),
@@ -70,16 +71,29 @@ def parse_stream(raw: bytes) -> ParsedReply:
     calls: dict[int, Calls] = {}
     frame, done = Frame(), False
     for event in read_events(raw):
-        done = done or event.done
+        if event.done:
+            done = True
+            break
         piece = frame.take(event) or {}
-        for position, choice in enumerate(piece.get("choices") or ()):
-            index = choice.get("index", position)
-            _grow(growing.setdefault(index, Growing()), choice, calls.setdefault(index, Calls()))
+        try:
+            for index, choice in numbered(piece):
+                _grow(growing.setdefault(index, Growing()), choice, calls.setdefault(index, Calls()))
+        except MISSHAPEN as error:  # boundary: an engine may send anything
+            frame.fail("error", f"An event of the stream has another shape than openai.chat: {error!r}"[:500])
     for index, choice in growing.items():
         _close(choice, calls[index].made)
     if not done and not (growing and all(choice.finish_reason for choice in growing.values())):
         frame.fail("truncated", "The stream ended before its last event.")
     return finish(growing, frame)
+
+
+def numbered(piece: Json) -> Iterator[tuple[int, Json]]:
+    """The choices with their index, which is their place where none is told. Raises: ValueError for other shapes."""
+    for position, choice in enumerate(piece.get("choices") or ()):
+        index = position if (told := choice.get("index")) is None else told
+        if not isinstance(index, int) or not isinstance(choice.get("finish_reason"), str | None):
+            raise ValueError(f"choice {position} has an index or a reason to end that is none")
+        yield index, choice
 
 
 def _grow(growing: Growing, choice: Json, calls: Calls) -> None:

@@ -12,6 +12,9 @@ from nightschool.gateway.replies import RequestRefused
 from nightschool.gateway.splice import Member, NotJsonError
 from nightschool.types import Choice, Json, Sampler
 
+# What reading JSON of another shape than expected raises.
+MISSHAPEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -70,7 +73,7 @@ class Reading(Protocol):
     """Turns what an engine answers into what the client expects."""
 
     def plain(self, raw: bytes) -> bytes:
-        """A whole reply."""
+        """A whole reply. Raises: RequestRefused (502) for one that cannot be read."""
         ...
 
     def event(self, raw: bytes) -> bytes:
@@ -84,6 +87,12 @@ class Reading(Protocol):
     def failure(self, error: RequestRefused) -> bytes:
         """The event that ends a stream which the engine left unfinished."""
         ...
+
+
+class SafeReading(Reading, Protocol):
+    """A reading that raises nothing but RequestRefused, and that in `plain` alone."""
+
+    fault: str | None  # why the client was told of an error where a stream could not be read further
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +135,7 @@ class Dialect:
         """What a reply's bytes say; bytes that have not the shape of the dialect are an error in words."""
         try:
             return self.parse_stream(raw) if is_stream else self.parse_plain(raw)
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            # boundary: an engine may send anything
+        except MISSHAPEN as error:  # boundary: an engine may send anything
             return ParsedReply(ending="error", error=f"The reply has another shape than {self.name}: {error!r}"[:500])
 
 

@@ -11,6 +11,8 @@ from nightschool.gateway.dialects.sse import Event, load_json
 from nightschool.gateway.dialects.usage import count_usage
 from nightschool.types import Choice, Json
 
+NO_CHOICES = "The reply has no choices."
+
 
 @dataclass(slots=True)
 class Frame:
@@ -76,7 +78,7 @@ def read_reply(raw: bytes) -> Json | ParsedReply:
 def finish(growing: dict[int, Growing], frame: Frame) -> ParsedReply:
     """The choices in order of their index, with ids and log-probabilities where both are whole."""
     if not growing:
-        frame.fail("error", "The reply has no choices.")
+        frame.fail("error", NO_CHOICES)
     prompt_ids = frame.prompt_ids
     missing = None if are_ids(prompt_ids) and prompt_ids else "The engine gave no prompt ids."
     choices: list[Choice] = []

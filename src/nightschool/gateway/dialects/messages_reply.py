@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from nightschool.gateway.dialects.chat_parse import Calls
-from nightschool.gateway.dialects.growing import error_text
+from nightschool.gateway.dialects.growing import NO_CHOICES, error_text, text
 from nightschool.gateway.dialects.messages_form import arguments_object
 from nightschool.gateway.dialects.sse import load_json, read_event, write_event, write_json
-from nightschool.gateway.dialects.translating import error_of, first_choice, reasoning_of
+from nightschool.gateway.dialects.translating import (
+    BROKE_OFF,
+    arguments_of,
+    error_of,
+    first_choices,
+    only_choice,
+    reasoning_of,
+    text_of,
+    unreadable,
+)
 from nightschool.gateway.dialects.usage import count_usage
 from nightschool.gateway.replies import RequestRefused
 from nightschool.types import Json
@@ -53,31 +62,27 @@ class MessagesReading:
         self._calls = Calls()
         self._open: str | None = None  # kind of the open block
         self._index = -1
+        self._num_begun = 0  # calls whose block is open or was
         self._sent = 0  # characters of the open call's arguments
         self._tail = ""  # text that came while a call was open
         self._usage: Json = {}
         self._reason: tuple[str, str | None] | None = None
-        self._begun = False
+        self._begun = self._answered = False
         self._over = False
 
     def plain(self, raw: bytes) -> bytes:
-        try:
-            reply = load_json(raw)
-        except ValueError:
-            return refusal(502, raw)
-        choice = first_choice(reply)
-        if not choice:
-            return refusal(502, raw)
+        reply = load_json(raw)
+        choice = only_choice(reply)
         message = choice.get("message") or {}
         content: list[Json] = []
         if thoughts := reasoning_of(message):
             content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
-        if text := _text(message):
-            content.append({"type": "text", "text": text})
+        if said := _text(message):
+            content.append({"type": "text", "text": said})
         for call in message.get("tool_calls") or ():
             function = call.get("function") or {}
             block = {"type": "tool_use", "id": call.get("id"), "name": function.get("name")}
-            content.append(block | {"input": arguments_object(function.get("arguments"))})
+            content.append(block | {"input": arguments_object(arguments_of(function))})
         reason, sequence = _stop(choice, bool(message.get("refusal")))
         head = self._head(reply.get("id"), _counts(reply.get("usage")))
         return write_json({**head, "content": content, "stop_reason": reason, "stop_sequence": sequence})
@@ -88,6 +93,8 @@ class MessagesReading:
             return b""
         if event.done:
             return self._finish()
+        if event.broken:
+            raise ValueError(event.broken)
         piece = event.value
         if not isinstance(piece, dict):
             return b""
@@ -96,20 +103,19 @@ class MessagesReading:
             return _named(error_value(500, error_text(piece["error"])))
         out = b"" if self._begun else self._start(piece)
         self._usage |= _counts(piece.get("usage"))
-        choice = first_choice(piece)
-        if choice.get("index", 0) == 0:
-            out += self._take(choice)
-        return out
+        return out + b"".join(map(self._take, first_choices(piece)))
 
     def end(self) -> bytes:
-        return self._finish() if self._reason and not self._over else b""
+        if self._over:
+            return b""
+        return self._finish() if self._reason else self.failure(unreadable(BROKE_OFF))
 
     def failure(self, error: RequestRefused) -> bytes:
         self._over = True
         return _named(error_value(error.status, str(error)))
 
     def _head(self, upstream_id: Any, usage: Json) -> Json:
-        head = {"id": upstream_id, "type": "message", "role": "assistant", "model": self._model, "content": []}
+        head = {"id": text(upstream_id), "type": "message", "role": "assistant", "model": self._model, "content": []}
         counts = {"input_tokens": 0, "output_tokens": 0} | usage
         return {**head, "stop_reason": None, "stop_sequence": None, "usage": counts}
 
@@ -120,12 +126,13 @@ class MessagesReading:
         return _named({"type": "message_start", "message": self._head(piece.get("id"), usage)})
 
     def _take(self, choice: Json) -> bytes:
+        self._answered = True
         delta = choice.get("delta") or {}
         out = b""
         if thoughts := reasoning_of(delta):
             out += self._text("thinking", thoughts)
-        if text := _text(delta):
-            out += self._text("text", text)
+        if said := _text(delta):
+            out += self._text("text", said)
         for piece in delta.get("tool_calls") or ():
             self._calls.add(piece)
             out += self._call()
@@ -149,6 +156,7 @@ class MessagesReading:
             if not function["name"]:
                 return b""
             out = self._begin("tool_use", _call_block(call))
+            self._num_begun = 1
         new, self._sent = function["arguments"][self._sent :], len(function["arguments"])
         return out + (self._delta({"type": "input_json_delta", "partial_json": new}) if new else b"")
 
@@ -167,19 +175,19 @@ class MessagesReading:
         return _named({"type": "content_block_stop", "index": self._index})
 
     def _finish(self) -> bytes:
-        """The blocks that waited, and the end; nothing where the engine gave no reason to end."""
-        if self._over or self._reason is None:
-            return b""
+        """The blocks that waited, and the end."""
+        if not self._answered:
+            return self.failure(unreadable(NO_CHOICES))
         self._over = True
         out = self._close()
         if self._tail:
             out += self._text("text", self._tail)
-        for call in self._calls.made[1:]:
+        for call in self._calls.made[self._num_begun :]:
             out += self._begin("tool_use", _call_block(call))
             if arguments := call["function"]["arguments"]:
                 out += self._delta({"type": "input_json_delta", "partial_json": arguments})
         out += self._close()
-        reason, sequence = self._reason
+        reason, sequence = self._reason or ("end_turn", None)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         usage = {"output_tokens": 0} | self._usage
         return (
@@ -189,8 +197,7 @@ class MessagesReading:
 
 def _text(message: Json) -> str:
     """What the assistant says, a refusal included; the dialect has no other place for one."""
-    said = message.get("content") or message.get("refusal")
-    return said if isinstance(said, str) else ""
+    return text_of(message.get("content")) or text_of(message.get("refusal"))
 
 
 def _stop(choice: Json, refused: bool) -> tuple[str, str | None]:

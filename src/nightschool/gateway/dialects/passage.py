@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from nightschool.gateway.dialects.chat import CHAT
-from nightschool.gateway.dialects.dialect import ClientRequest, Dialect, Reading, Translation
+from nightschool.gateway.dialects.dialect import ClientRequest, Dialect, SafeReading, Translation
 from nightschool.gateway.dialects.hiding import Hidden, hide_in_event, hide_in_reply
 from nightschool.gateway.dialects.sse import write_json
+from nightschool.gateway.dialects.translating import Guarded
 from nightschool.gateway.replies import RequestRefused, refuse
 from nightschool.types import Json
 from nightschool.upstream.settings import UpstreamSettings
@@ -22,7 +23,7 @@ class Passage(Protocol):
         """What the engine is sent, when it knows the policy as `model`."""
         ...
 
-    def reading(self, model: str, status: int) -> Reading:
+    def reading(self, model: str, status: int) -> SafeReading:
         """How its answer, with this HTTP status, becomes the client's."""
         ...
 
@@ -60,7 +61,7 @@ class Direct:
         renamed = {"model": model} if model != self._request.model else {}
         return self._request.with_fields({**renamed, **self._added})
 
-    def reading(self, model: str, status: int) -> Reading:
+    def reading(self, model: str, status: int) -> SafeReading:
         if status >= 400:
             return HidingReading(self.dialect, Hidden())
         name = self._request.model if model != self._request.model else None
@@ -69,6 +70,8 @@ class Direct:
 
 class HidingReading:
     """The engine's own reply without what the client did not ask for."""
+
+    fault: str | None = None  # bytes that cannot be read pass
 
     def __init__(self, dialect: Dialect, hidden: Hidden) -> None:
         self._dialect = dialect
@@ -104,14 +107,16 @@ class Translated:
     def body(self, model: str) -> bytes:
         return write_json(self._fields | {"model": model})
 
-    def reading(self, model: str, status: int) -> Reading:
+    def reading(self, model: str, status: int) -> SafeReading:
         if status >= 400:
             return RefusalReading(self._translation, status)
-        return self._translation.reading(self._request.fields, self._request.model)
+        return Guarded(self._translation.reading(self._request.fields, self._request.model))
 
 
 class RefusalReading:
     """An engine's error reply in the client's dialect."""
+
+    fault: str | None = None
 
     def __init__(self, translation: Translation, status: int) -> None:
         self._translation = translation

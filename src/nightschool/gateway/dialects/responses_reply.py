@@ -7,9 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nightschool.gateway.dialects.chat_parse import Calls
-from nightschool.gateway.dialects.growing import error_text
+from nightschool.gateway.dialects.growing import NO_CHOICES, error_text, text
 from nightschool.gateway.dialects.sse import load_json, read_event, write_event, write_json
-from nightschool.gateway.dialects.translating import error_of, first_choice, reasoning_of
+from nightschool.gateway.dialects.translating import (
+    BROKE_OFF,
+    arguments_of,
+    error_of,
+    first_choices,
+    only_choice,
+    reasoning_of,
+    text_of,
+    unreadable,
+)
 from nightschool.gateway.dialects.usage import count_usage
 from nightschool.gateway.replies import RequestRefused
 from nightschool.types import Json
@@ -66,26 +75,21 @@ class ResponsesReading:
     def __init__(self, fields: Json, model: str) -> None:
         self._fields = fields
         self._model = model
-        self._id: Any = None
+        self._id: str | None = None
         self._created = time.time()
         self._calls = Calls()
         self._call_places: list[int] = []
         self._items: dict[int, Json] = {}  # the finished ones by output index
         self._text: _Text | None = None
         self._usage: Any = None
-        self._reason: str | None = None
+        self._reason: str | None = None  # empty once there is a choice that has not ended
         self._sequence = -1  # of the last event; -1 before the first
         self._over = False
 
     def plain(self, raw: bytes) -> bytes:
-        try:
-            reply = load_json(raw)
-        except ValueError:
-            return refusal(502, raw)
-        choice = first_choice(reply)
-        if not choice:
-            return refusal(502, raw)
-        self._id, self._created = reply.get("id"), reply.get("created") or self._created
+        reply = load_json(raw)
+        choice = only_choice(reply)
+        self._note(reply)
         message = choice.get("message") or {}
         for kind, said in _said(message):
             self._items[len(self._items)] = self._text_item(_Text(kind, len(self._items), [said]))
@@ -100,6 +104,8 @@ class ResponsesReading:
             return b""
         if event.done:
             return self._finish()
+        if event.broken:
+            raise ValueError(event.broken)
         piece = event.value
         if not isinstance(piece, dict):
             return b""
@@ -107,19 +113,24 @@ class ResponsesReading:
         if piece.get("error"):
             return out + self._fail(error_text(piece["error"]))
         self._usage = piece.get("usage") or self._usage
-        choice = first_choice(piece)
-        if choice.get("index", 0) == 0:
-            out += self._take(choice)
-        return out
+        return out + b"".join(map(self._take, first_choices(piece)))
 
     def end(self) -> bytes:
-        return self._finish() if self._reason and not self._over else b""
+        if self._over:
+            return b""
+        return self._finish() if self._reason else self.failure(unreadable(BROKE_OFF))
 
     def failure(self, error: RequestRefused) -> bytes:
-        return self._fail(str(error))
+        begin = b"" if self._sequence >= 0 else self._start({})
+        return begin + self._fail(str(error))
+
+    def _note(self, reply: Json) -> None:
+        created = reply.get("created")
+        self._id = text(reply.get("id"))
+        self._created = created if isinstance(created, int) else self._created
 
     def _start(self, piece: Json) -> bytes:
-        self._id, self._created = piece.get("id"), piece.get("created") or self._created
+        self._note(piece)
         response = self._response("in_progress")
         return self._send("response.created", response=response) + self._send("response.in_progress", response=response)
 
@@ -128,7 +139,7 @@ class ResponsesReading:
         out = b"".join(self._say(kind, said) for kind, said in _said(delta))
         for piece in delta.get("tool_calls") or ():
             out += self._call(self._calls.add(piece), (piece.get("function") or {}).get("arguments") or "")
-        self._reason = choice.get("finish_reason") or self._reason
+        self._reason = choice.get("finish_reason") or self._reason or ""
         return out
 
     def _say(self, kind: str, said: str) -> bytes:
@@ -159,9 +170,9 @@ class ResponsesReading:
         return out
 
     def _finish(self) -> bytes:
-        """The ends of what is open, and of the response; nothing where the engine gave no reason to end."""
-        if self._over or self._reason is None:
-            return b""
+        """The ends of what is open, and of the response."""
+        if self._reason is None:
+            return self.failure(unreadable(NO_CHOICES))
         self._over = True
         out = self._close_text()
         for call, index in zip(self._calls.made, self._call_places, strict=True):
@@ -208,7 +219,7 @@ class ResponsesReading:
     def _call_item(self, call: Json, index: int, status: str) -> Json:
         function = call.get("function") or {}
         head = {"id": self._item_id("fc", index), "type": "function_call", "status": status, "call_id": call.get("id")}
-        return {**head, "name": function.get("name"), "arguments": function.get("arguments") or ""}
+        return {**head, "name": function.get("name"), "arguments": arguments_of(function)}
 
     def _part_event(self, what: str, text: _Text) -> bytes:
         where = {"output_index": text.index, "item_id": self._text_item(text)["id"], "content_index": 0}
@@ -248,10 +259,10 @@ def _said(message: Json) -> list[tuple[str, str]]:
     """The texts of a chat message or delta, in the order of a response."""
     found = [
         ("reasoning", reasoning_of(message)),
-        ("text", message.get("content")),
-        ("refusal", message.get("refusal")),
+        ("text", text_of(message.get("content"))),
+        ("refusal", text_of(message.get("refusal"))),
     ]
-    return [(kind, said) for kind, said in found if isinstance(said, str) and said]
+    return [(kind, said) for kind, said in found if said]
 
 
 def _usage(told: Any) -> Json | None:

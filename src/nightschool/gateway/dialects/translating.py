@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nightschool.errors import InputError
-from nightschool.gateway.dialects.sse import load_json
+from nightschool.gateway.dialects.chat_parse import numbered
+from nightschool.gateway.dialects.dialect import MISSHAPEN, Reading
+from nightschool.gateway.dialects.growing import NO_CHOICES, error_text
+from nightschool.gateway.dialects.sse import load_json, write_json
+from nightschool.gateway.replies import RequestRefused, refuse
 from nightschool.types import Json
 
 # Request fields that mean the same in every dialect, sampling extensions of open servers included.
@@ -25,6 +29,7 @@ SAME = (
     "top_p",
     "user",
 )
+BROKE_OFF = "Its stream ended before its last event."
 MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "refusal")
 
 
@@ -63,17 +68,80 @@ def cannot(what: str) -> InputError:
     )
 
 
-def first_choice(reply: Any) -> Json:
-    """The first choice of a chat reply or chunk; empty where there is none."""
-    choices = reply.get("choices") if isinstance(reply, dict) else None
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return first if isinstance(first, dict) else {}
+def first_choices(piece: Json) -> list[Json]:
+    """What a chunk says of the choice numbered 0."""
+    return [choice for index, choice in numbered(piece) if index == 0]
+
+
+def only_choice(reply: Json) -> Json:
+    """The choice of a plain reply. Raises: RequestRefused (502) where it has none, with the engine's own words."""
+    error = reply.get("error")
+    choices = first_choices(reply)
+    if error or not choices:
+        raise unreadable(error_text(error) if error else NO_CHOICES)
+    return choices[-1]
 
 
 def reasoning_of(message: Json) -> str:
     """The thoughts in a chat message or delta, under either name that servers use."""
-    thoughts = message.get("reasoning_content") or message.get("reasoning")
-    return thoughts if isinstance(thoughts, str) else ""
+    return text_of(message.get("reasoning_content")) or text_of(message.get("reasoning"))
+
+
+def text_of(content: Any) -> str:
+    """The text of a content, of its text parts where it is a list. Raises: ValueError where it is neither."""
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if _is_text(part))
+    if not isinstance(content, str | None):
+        raise ValueError("the content is no text")
+    return content or ""
+
+
+def arguments_of(function: Json) -> str:
+    """The argument text of a call in a plain reply; some servers write the object itself there."""
+    arguments = function.get("arguments")
+    return arguments if isinstance(arguments, str) else "" if arguments is None else write_json(arguments).decode()
+
+
+def unreadable(why: str) -> RequestRefused:
+    """The answer to a client whose engine sent what is no chat completion."""
+    what, next_step = "The engine's reply was not translated.", "See the bytes it sent under the exchange's id."
+    return refuse(502, "reply_unreadable", what, why, next_step)
+
+
+class Guarded:
+    """A reading that no bytes of an engine break: what has another shape ends the stream with the dialect's error."""
+
+    def __init__(self, inner: Reading) -> None:
+        self.fault: str | None = None
+        self._inner = inner
+
+    def plain(self, raw: bytes) -> bytes:
+        try:
+            return self._inner.plain(raw)
+        except MISSHAPEN as error:  # boundary: an engine may send anything
+            raise unreadable(_shape(error)) from error
+
+    def event(self, raw: bytes) -> bytes:
+        return self._tried(lambda: self._inner.event(raw))
+
+    def end(self) -> bytes:
+        return self._tried(self._inner.end)
+
+    def failure(self, error: RequestRefused) -> bytes:
+        return self._inner.failure(error)
+
+    def _tried(self, read: Callable[[], bytes]) -> bytes:
+        if self.fault is not None:
+            return b""
+        try:
+            return read()
+        except MISSHAPEN as error:  # boundary: an engine may send anything
+            self.fault = _shape(error)
+            return self._inner.failure(unreadable(self.fault))
+
+
+def _shape(error: Exception) -> str:
+    return f"It has another shape than chat completions ({error})."[:500]
 
 
 def error_of(raw: bytes) -> str:
