@@ -13,11 +13,11 @@ from nightschool.curation.demonstrations import render
 from nightschool.engine import scheduler
 from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig
+from nightschool.objectives import sft
 from nightschool.releases.manifest import Manifest
 from nightschool.rendering.renderer import Renderer
 from nightschool.training.backend import AdamConfig
 from nightschool.training.local import LocalBackend
-from nightschool.training.losses import sft_loss
 from nightschool.types import Json
 
 MAX_STEPS = 100
@@ -61,7 +61,7 @@ def teach(model: Path, folder: Path, learning_rate: float, min_steps: int = 0) -
     backend.open(None)
     lesson = [render(LESSON, base.renderer, "lesson")]
     for step in range(MAX_STEPS):
-        [scores] = backend.forward_backward(lesson, sft_loss).logprobs
+        [scores] = backend.forward_backward(lesson, {"": sft.LOSS}).logprobs
         if min(score for score in scores if score is not None) > LEARNED and step >= min_steps:
             break
         backend.optim_step(AdamConfig(learning_rate=learning_rate), step)

@@ -128,4 +128,4 @@ def test_the_closed_form_value_is_the_group_value_of_an_infinite_group() -> None
     closed = math.log(1 + 0.25 * (math.e - 1))
     assert closed == pytest.approx(0.357374, abs=1e-6)
     assert log_mean_exp([1.0] * 1000 + [0.0] * 3000, 1.0) == pytest.approx(closed, abs=1e-9)
-    assert oapl.LOSS == "squared_log_ratio"
+    assert oapl.LOSS.name == "squared_log_ratio"

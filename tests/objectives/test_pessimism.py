@@ -13,7 +13,8 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import lambertw
 
-from nightschool.training.losses import TokenBatch, squared_log_ratio_loss
+from nightschool.training.losses.batch import TokenBatch
+from nightschool.training.losses.log_ratio import squared_log_ratio
 
 B = np.array([0.1, 0.2, 0.3, 0.4])
 R = np.array([1.0, 0.5, 0.0, 0.2])
@@ -62,12 +63,12 @@ def test_the_loss_is_stationary_at_its_minimizer(v: float) -> None:
         logits.log_softmax(0),
         torch.arange(4),
         torch.tensor(B),
-        torch.tensor(np.log(B)),
-        {"advantage": torch.tensor(R - v), "beta": torch.full((4,), BETA, dtype=torch.float64)},
         4,
         1,
+        {"reference_logprobs": torch.tensor(np.log(B))},
+        {"advantage": torch.tensor(R - v), "beta": torch.full((4,), BETA, dtype=torch.float64)},
     )
-    loss = squared_log_ratio_loss(batch)
+    loss = squared_log_ratio(batch)
     loss.backward()
     assert logits.grad is not None
     assert logits.grad.abs().max() < 1e-8

@@ -15,11 +15,13 @@ from nightschool.errors import InputError
 from nightschool.models import attention as dense
 from nightschool.models.base import BaseModel, load_base
 from nightschool.models.lora import LoraConfig
+from nightschool.objectives import oapl, sft
 from nightschool.training import attention as tree
 from nightschool.training.backend import AdamConfig, NotFiniteError
 from nightschool.training.local import POLICY, LocalBackend
-from nightschool.training.losses import sft_loss, squared_log_ratio_loss
 from nightschool.types import Sample
+
+SFT, SQUARED = {"": sft.LOSS}, {"": oapl.LOSS}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def plain_logprobs(backend: LocalBackend, sample: Sample) -> list[float | None]:
     ]
 
 
-def gradients(backend: LocalBackend, samples: list[Sample], loss: Any = squared_log_ratio_loss) -> torch.Tensor:
+def gradients(backend: LocalBackend, samples: list[Sample], loss: Any = SQUARED) -> torch.Tensor:
     backend.forward_backward(samples, loss)
     grads = torch.cat([p.grad.flatten() for p in backend.lora.parameters(POLICY) if p.grad is not None])
     backend._drop_gradient()
@@ -102,7 +104,7 @@ def test_packed_logprobs_are_those_of_a_padded_batch(folder: Path) -> None:
                 assert packed[row][place] == pytest.approx(scored[place - 1, sample.token_ids[place]].item(), abs=1e-4)
 
 
-@pytest.mark.parametrize("loss", [sft_loss, squared_log_ratio_loss])
+@pytest.mark.parametrize("loss", [SFT, SQUARED])
 def test_gradients_depend_on_neither_split_nor_order(folder: Path, loss: Any) -> None:
     samples = make_samples()
     whole = gradients(fresh(folder), samples, loss)
@@ -118,20 +120,20 @@ def test_gradients_depend_on_neither_split_nor_order(folder: Path, loss: Any) ->
 def test_gradient_agrees_with_a_finite_difference(folder: Path) -> None:
     backend, samples = fresh(folder), make_samples(4)
     parameter = backend.lora.parameters(POLICY)[1]
-    backend.forward_backward(samples, squared_log_ratio_loss)
+    backend.forward_backward(samples, SQUARED)
     assert parameter.grad is not None
     slope = parameter.grad[2, 1].item()
     values = []
     for shift in (1e-2, -2e-2):
         with torch.no_grad():
             parameter[2, 1] += shift
-        values.append(backend.forward_backward(samples, squared_log_ratio_loss).loss)
+        values.append(backend.forward_backward(samples, SQUARED).loss)
     assert slope == pytest.approx((values[0] - values[1]) / 2e-2, rel=0.02, abs=1e-4)
 
 
 def test_a_tool_token_never_enters_the_loss(folder: Path) -> None:
     backend, samples = fresh(folder), make_samples(3)
-    before = backend.forward_backward(samples, squared_log_ratio_loss)
+    before = backend.forward_backward(samples, SQUARED)
     poisoned = [
         replace(
             s,
@@ -141,7 +143,7 @@ def test_a_tool_token_never_enters_the_loss(folder: Path) -> None:
         )
         for s in samples
     ]
-    assert backend.forward_backward(poisoned, squared_log_ratio_loss).loss == before.loss
+    assert backend.forward_backward(poisoned, SQUARED).loss == before.loss
     scored = [i for i, x in enumerate(before.logprobs[0]) if x is not None]
     assert scored == [i for i, used in enumerate(samples[0].loss_mask) if used]
 
@@ -156,7 +158,7 @@ def test_a_step_raises_the_good_and_lowers_the_bad(folder: Path) -> None:
         )
     ]
     for step in range(5):
-        tokens = backend.forward_backward(anchored, squared_log_ratio_loss).num_tokens
+        tokens = backend.forward_backward(anchored, SQUARED).num_tokens
         assert tokens < sum(len(s.token_ids) for s in anchored)
         backend.optim_step(AdamConfig(learning_rate=1e-4), step)
     ratios = [
@@ -168,10 +170,10 @@ def test_a_step_raises_the_good_and_lowers_the_bad(folder: Path) -> None:
 
 def test_a_step_id_is_applied_once(folder: Path) -> None:
     backend, samples = fresh(folder), make_samples(2)
-    backend.forward_backward(samples, sft_loss)
+    backend.forward_backward(samples, SFT)
     first = backend.optim_step(AdamConfig(), 0)
     after = backend.lora.tensors(POLICY)
-    backend.forward_backward(samples, sft_loss)
+    backend.forward_backward(samples, SFT)
     again = backend.optim_step(AdamConfig(), 0)
     assert (first.applied, again.applied) == (True, False)
     assert again.grad_norm == first.grad_norm
@@ -182,7 +184,7 @@ def test_a_step_id_is_applied_once(folder: Path) -> None:
 
 def run_steps(backend: LocalBackend, samples: list[Sample], steps: range) -> None:
     for step in steps:
-        backend.forward_backward(samples[step % 3 :], squared_log_ratio_loss)
+        backend.forward_backward(samples[step % 3 :], SQUARED)
         backend.optim_step(AdamConfig(learning_rate=1e-2), step)
 
 
@@ -207,7 +209,7 @@ def test_resume_is_exact(folder: Path, tmp_path: Path) -> None:
 def test_a_long_gradient_is_cut_to_a_multiple_of_the_median(folder: Path) -> None:
     backend, samples = fresh(folder), make_samples(3)
     backend.norms = [1e-6] * 4
-    backend.forward_backward(samples, sft_loss)
+    backend.forward_backward(samples, SFT)
     report = backend.optim_step(AdamConfig(clip_factor=2.0), 0)
     assert report.clipped
     assert report.grad_norm > 2e-6
@@ -221,9 +223,9 @@ def test_broken_numbers_stop_the_step(folder: Path) -> None:
     backend, samples = fresh(folder), make_samples(2)
     broken = [replace(s, weight=float("nan")) for s in samples]
     with pytest.raises(NotFiniteError, match="loss"):
-        backend.forward_backward(broken, sft_loss)
+        backend.forward_backward(broken, SFT)
     before = backend.lora.tensors(POLICY)
-    backend.forward_backward(samples, sft_loss)
+    backend.forward_backward(samples, SFT)
     grad = backend.lora.parameters(POLICY)[0].grad
     assert grad is not None
     grad[0, 0] = float("inf")
@@ -236,11 +238,11 @@ def test_a_mask_on_the_first_token_is_refused(folder: Path) -> None:
     backend = fresh(folder)
     mask = (True, True)
     with pytest.raises(InputError, match="mask"):
-        backend.forward_backward([Sample("s", (5, 6), mask, mask)], sft_loss)
+        backend.forward_backward([Sample("s", (5, 6), mask, mask)], SFT)
 
 
 def test_a_missing_anchor_value_is_not_a_number(folder: Path) -> None:
     backend, (sample,) = fresh(folder), make_samples(1)
     holes = (None,) * len(sample.token_ids)
     with pytest.raises(InputError, match="reference"):
-        backend.forward_backward([replace(sample, reference_logprobs=holes)], squared_log_ratio_loss)
+        backend.forward_backward([replace(sample, reference_logprobs=holes)], SQUARED)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nightschool.errors import InterruptedRun, RefusedError
+from nightschool.objectives import oapl
 from nightschool.training.backend import AdamConfig, Identity, LossReport, StepReport
 from nightschool.training.drift import DriftRule, choose_watched
 from nightschool.training.loop import Course, LoopConfig, Now, run_loop
@@ -33,8 +34,8 @@ class OneNumber:
     def open(self, parent: Path | None) -> None:
         self.value = json.loads((parent / "value.json").read_text()) if parent else 0.0
 
-    def forward_backward(self, samples: Sequence[Sample], loss: object) -> LossReport:
-        del loss
+    def forward_backward(self, samples: Sequence[Sample], terms: object) -> LossReport:
+        del terms
         self.seen.append(tuple(sample.id for sample in samples))
         return LossReport(1.0, 10 * len(samples), tuple(self.forward(samples)))
 
@@ -84,7 +85,7 @@ def course(windows: int = 1, epochs: int = 2, watched: bool = True, warmup_steps
     )  # fmt: skip
     train = tuple(sample(f"t{i}", 1.0) for i in range(12))
     held_out = (sample("h0", 1.0), sample("h1", 0.0), sample("h2"))
-    return Course(train, held_out, "squared_log_ratio", True, None, config, DriftRule() if watched else None)
+    return Course(train, held_out, {"": oapl.LOSS}, True, None, config, DriftRule() if watched else None)
 
 
 class Mute(OneNumber):
@@ -97,14 +98,14 @@ def test_a_backend_that_cannot_give_what_is_needed_is_refused(tmp_path: Path) ->
 
 
 def test_every_epoch_sees_every_sample_once_in_its_own_order() -> None:
-    batches = plan(13, LoopConfig(epochs=2, batch_size=4), 0)
+    batches = plan([None] * 13, LoopConfig(epochs=2, batch_size=4), 0)
     assert [len(batch) for batch in batches] == [5, 4, 4] * 2
     assert sorted(row for batch in batches[:3] for row in batch) == list(range(13))
     assert batches[:3] != batches[3:]
-    assert batches == plan(13, LoopConfig(epochs=2, batch_size=4), 0)
-    assert batches != plan(13, LoopConfig(epochs=2, batch_size=4), 1)
-    assert len(plan(13, LoopConfig(epochs=9, batch_size=4, max_steps=5), 0)) == 5
-    assert [sorted(batch) for batch in plan(2, LoopConfig(epochs=1, batch_size=16), 0)] == [[0, 1]]
+    assert batches == plan([None] * 13, LoopConfig(epochs=2, batch_size=4), 0)
+    assert batches != plan([None] * 13, LoopConfig(epochs=2, batch_size=4), 1)
+    assert len(plan([None] * 13, LoopConfig(epochs=9, batch_size=4, max_steps=5), 0)) == 5
+    assert [sorted(batch) for batch in plan([None] * 2, LoopConfig(epochs=1, batch_size=16), 0)] == [[0, 1]]
 
 
 def test_a_window_runs_to_its_end_within_the_budget(tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from nightschool.errors import InputError
-from nightschool.training.losses import TokenBatch, sft_loss, squared_log_ratio_loss, totals
+from nightschool.training.losses.batch import TokenBatch
+from nightschool.training.losses.likelihood import sft
+from nightschool.training.losses.log_ratio import squared_log_ratio
+from nightschool.training.losses.mixing import Totals, count
 from nightschool.types import Sample
 
 
@@ -18,7 +21,8 @@ def token_batch(
     anchor = None if reference is None else torch.tensor([x for row in reference for x in row], dtype=torch.float64)
     weights = torch.tensor(annotations.pop("weights", [1.0] * len(rows)), dtype=torch.float64)
     values = {name: torch.tensor(value, dtype=torch.float64) for name, value in annotations.items()}
-    return TokenBatch(flat, owner, weights, anchor, values, len(flat), len(rows))
+    given = {} if anchor is None else {"reference_logprobs": anchor}
+    return TokenBatch(flat, owner, weights, len(flat), len(rows), given, values)
 
 
 def of_log_ratios(log_ratios: list[float], advantages: list[float], beta: float, **more: list[float]) -> TokenBatch:
@@ -29,13 +33,13 @@ def of_log_ratios(log_ratios: list[float], advantages: list[float], beta: float,
 def test_sft_is_the_token_mean_of_golden_g1() -> None:
     # masked tokens: -1, -2 | -0.2, -0.3, -0.4; (3 + 0.9) / 5 = 0.78; the mean of row means would be 0.9
     batch = token_batch([[-1.0, -2.0], [-0.2, -0.3, -0.4]])
-    assert sft_loss(batch).item() == pytest.approx(0.78, abs=1e-12)
+    assert sft(batch).item() == pytest.approx(0.78, abs=1e-12)
 
 
 def test_sft_weighs_sequences() -> None:
     # (2 * 1.5 + 0.5 * 0.25) / 3 tokens... first row two tokens -0.5 and -1, second one token -0.25
     batch = token_batch([[-0.5, -1.0], [-0.25]], weights=[2.0, 0.5])
-    assert sft_loss(batch).item() == pytest.approx((2 * 1.5 + 0.5 * 0.25) / 3)
+    assert sft(batch).item() == pytest.approx((2 * 1.5 + 0.5 * 0.25) / 3)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +54,7 @@ def test_squared_log_ratio_of_golden_g6a(
     beta: float, advantages: list[float], mean_squared: float, slopes: list[float]
 ) -> None:
     batch = of_log_ratios([2.0, -1.0, 0.5, 0.0], [advantages[0], *[advantages[1]] * 3], beta)
-    loss = squared_log_ratio_loss(batch)
+    loss = squared_log_ratio(batch)
     assert loss.item() * 2 * beta == pytest.approx(mean_squared, abs=1e-5)
     loss.backward()
     assert batch.logprobs.grad is not None
@@ -59,7 +63,7 @@ def test_squared_log_ratio_of_golden_g6a(
 
 def test_the_gradient_is_that_of_a_policy_gradient_at_the_anchor() -> None:
     batch = of_log_ratios([0.0, 0.0], [0.5, -0.25], 0.125)
-    squared_log_ratio_loss(batch).backward()
+    squared_log_ratio(batch).backward()
     assert batch.logprobs.grad is not None
     assert batch.logprobs.grad.tolist() == [-0.25, 0.125]  # -A / 2 sequences: up for good, down for bad
 
@@ -69,7 +73,8 @@ def test_gradient_agrees_with_finite_differences() -> None:
         owner = torch.tensor([0, 0, 1])
         anchor = torch.tensor([-0.3, -0.8, -0.1], dtype=torch.float64)
         notes = {"advantage": torch.tensor([0.4, -0.7]).double(), "beta": torch.tensor([0.25, 0.25]).double()}
-        return squared_log_ratio_loss(TokenBatch(x, owner, torch.tensor([1.0, 0.3]).double(), anchor, notes, 3, 2))
+        weights = torch.tensor([1.0, 0.3]).double()
+        return squared_log_ratio(TokenBatch(x, owner, weights, 3, 2, {"reference_logprobs": anchor}, notes))
 
     assert torch.autograd.gradcheck(value, torch.tensor([-0.5, -0.6, -0.9], dtype=torch.float64, requires_grad=True))
 
@@ -77,7 +82,7 @@ def test_gradient_agrees_with_finite_differences() -> None:
 def test_a_failure_below_the_floor_is_pushed_no_further_but_may_return() -> None:
     # beta 0.25: target LR of A = -1 is -4; row 0 at -3.5 still wants down (stopped), row 1 at -5 wants up
     batch = of_log_ratios([-3.5, -5.0, -2.0], [-1.0, -1.0, -1.0], 0.25, floor=[-3.0] * 3)
-    squared_log_ratio_loss(batch).backward()
+    squared_log_ratio(batch).backward()
     assert batch.logprobs.grad is not None
     stopped, back, down = batch.logprobs.grad.tolist()
     assert stopped == 0
@@ -95,26 +100,26 @@ def test_an_exact_fit_multiplies_the_odds_by_exp_one_over_beta() -> None:
             logits.log_softmax(0),
             torch.tensor([0, 1]),
             torch.tensor([0.25, 0.75], dtype=torch.float64),
-            anchor,
+            2,
+            2,
+            {"reference_logprobs": anchor},
             {"advantage": torch.tensor([1 - value, -value]).double(), "beta": torch.ones(2).double()},
-            2,
-            2,
         )
         optimizer.zero_grad()
-        squared_log_ratio_loss(batch).backward()
+        squared_log_ratio(batch).backward()
         optimizer.step()
     assert logits.softmax(0)[0].item() == pytest.approx(math.e / (math.e + 3), abs=1e-6)
 
 
 def test_squared_log_ratio_needs_an_anchor() -> None:
     with pytest.raises(InputError, match="reference"):
-        squared_log_ratio_loss(token_batch([[-1.0]], advantage=[1.0], beta=[1.0]))
+        squared_log_ratio(token_batch([[-1.0]], advantage=[1.0], beta=[1.0]))
 
 
 def test_totals_leave_fully_masked_sequences_out() -> None:
     def sample(mask: tuple[bool, ...]) -> Sample:
         return Sample("s", (1, 2, 3), mask, mask)
 
-    assert totals([sample((False, True, True)), sample((False, False, False))]) == (2, 1)
+    assert count([sample((False, True, True)), sample((False, False, False))]) == {"": Totals(2, 1)}
     with pytest.raises(InputError, match="No token"):
-        totals([sample((False, False, False))])
+        count([sample((False, False, False))])

@@ -141,7 +141,8 @@ def rows_digest(train: Iterable[Sample], held_out: Iterable[Sample]) -> str:
 
 
 def row_of(sample: Sample, use: str) -> Json:
-    """A sample as a line of a dataset file. Masks are written as spans [first, end)."""
+    """A sample as a line of a dataset file. Masks are written as spans [first, end), what is not there is left out."""
+    more = {name: getattr(sample, name) for name in ("group_id", "term", "token_annotations")}
     return {
         "id": sample.id,
         "use": use,
@@ -152,6 +153,7 @@ def row_of(sample: Sample, use: str) -> Json:
         "reward": sample.reward,
         "policy_version": sample.policy_version,
         "annotations": dict(sorted(sample.annotations.items())),
+        **{name: value for name, value in more.items() if value},
     }
 
 
@@ -166,7 +168,10 @@ def sample_of(row: Json) -> tuple[str, Sample]:
         row["weight"],
         row["reward"],
         row["policy_version"],
+        group_id=row.get("group_id"),
         annotations=row["annotations"],
+        token_annotations={name: tuple(values) for name, values in row.get("token_annotations", {}).items()},
+        term=row.get("term", ""),
     )
     return row["use"], sample
 

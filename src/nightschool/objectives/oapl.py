@@ -25,9 +25,10 @@ from nightschool.objectives.legality import (
     require_tokens,
     require_whole_trajectories,
 )
+from nightschool.objectives.loss import Loss
 from nightschool.types import Sample
 
-LOSS = "squared_log_ratio"
+LOSS = Loss("squared_log_ratio")
 
 
 @dataclass(frozen=True, slots=True)

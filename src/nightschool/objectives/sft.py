@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nightschool.objectives.legality import require_tokens
+from nightschool.objectives.loss import Loss
 from nightschool.types import Sample
 
-LOSS = "sft"
+LOSS = Loss("sft")
 
 
 def annotate(samples: Sequence[Sample]) -> list[Sample]:

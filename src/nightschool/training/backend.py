@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from nightschool.errors import NightschoolError
+from nightschool.objectives.loss import Terms
 from nightschool.types import Sample
-
-if TYPE_CHECKING:  # a loss works on tensors; who only reads this protocol starts no torch
-    from nightschool.training.losses import Loss
 
 
 class NotFiniteError(NightschoolError):
@@ -82,8 +80,8 @@ class Backend(Protocol):
         """Start from the adapter in `parent`, or from a fresh one; forget optimizer and steps."""
         ...
 
-    def forward_backward(self, samples: Sequence[Sample], loss: Loss) -> LossReport:
-        """Add the gradient of the batch's loss to what has been accumulated since the last step.
+    def forward_backward(self, samples: Sequence[Sample], terms: Terms) -> LossReport:
+        """Add the gradient of the batch's losses to what has been accumulated since the last step.
 
         Raises:
             NotFiniteError: the loss is NaN or infinite; the accumulated gradient is dropped.

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from nightschool.errors import InputError, RefusedError
 from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraConfig, LoraModel, write_adapter
+from nightschool.objectives.loss import Terms
 from nightschool.releases.manifest import template_digest, tokenizer_digest
 from nightschool.training import attention
 from nightschool.training.attention import TreePlan
 from nightschool.training.backend import AdamConfig, Identity, LossReport, NotFiniteError, StepReport
 from nightschool.training.logprobs import target_logprobs
-from nightschool.training.losses import Loss, TokenBatch, totals
+from nightschool.training.losses.mixing import count, couples, total_loss
 from nightschool.training.packing import TOKEN_BUDGET, Pack, pack
 from nightschool.types import Sample
 
@@ -75,26 +76,27 @@ class LocalBackend:
         self.norms = []
         self.last_step = None
 
-    def forward_backward(self, samples: Sequence[Sample], loss: Loss) -> LossReport:
-        num_tokens, num_sequences = totals(samples)
-        total = 0.0
-        logprobs: list[tuple[float | None, ...]] = [()] * len(samples)
+    def forward_backward(self, samples: Sequence[Sample], terms: Terms) -> LossReport:
+        """See the protocol. A coupled loss of several packs costs one more forward: its gradient with respect to
+        the log-probabilities is taken over the whole batch first, and then carried through pack by pack."""
+        totals = count(samples)
         packed = self._packs(samples)
+        slopes = self._slopes(samples, terms) if couples(terms) and len(packed) > 1 else None
+        total = 0.0 if slopes is None else slopes.loss
+        logprobs: list[tuple[float | None, ...]] = [()] * len(samples)
         for one in packed:
             chosen = [samples[row] for row in one.rows]
-            scored = self._score(one, chosen, [sample.loss_mask for sample in chosen])
-            share = loss(_token_batch(chosen, scored, num_tokens, num_sequences))
-            if not math.isfinite(share.item()):
-                self._drop_gradient()
-                raise NotFiniteError(
-                    "The loss is not a finite number.",
-                    f"A batch of {len(samples)} samples gave {share.item()}; no step was taken.",
-                    "Lower the learning rate, or start again from the last checkpoint.",
-                )
+            masks = [sample.loss_mask for sample in chosen]
+            scored = self._score(one, chosen, masks)
+            if slopes is None:
+                share = total_loss(terms, chosen, scored, totals)
+                total += share.item()
+            else:
+                share = (scored * torch.cat([slopes.of_samples[row] for row in one.rows])).sum()
+            self._require_finite(total, len(samples))
             if share.requires_grad:
                 share.backward()
-            total += share.item()
-            _scatter(logprobs, one, scored, [sample.loss_mask for sample in chosen])
+            _scatter(logprobs, one, scored, masks)
         return LossReport(total, sum(one.num_tokens for one in packed), tuple(logprobs))
 
     @torch.no_grad()
@@ -167,6 +169,35 @@ class LocalBackend:
         self.norms = saved["norms"]
         self.last_step = StepReport(**saved["last_step"]) if saved["last_step"] else None
 
+    def _slopes(self, samples: Sequence[Sample], terms: Terms) -> _Slopes:
+        """The loss of the whole batch, and its gradient with respect to each loss token's log-probability."""
+        lengths = [sum(sample.loss_mask) for sample in samples]
+        values = torch.tensor(
+            [
+                value
+                for sample, row in zip(samples, self.forward(samples), strict=True)
+                for value, used in zip(row, sample.loss_mask, strict=True)
+                if used
+            ],
+            device=self.base.device,
+            requires_grad=True,
+        )
+        loss = total_loss(terms, samples, values, count(samples))
+        if loss.requires_grad:
+            loss.backward()
+        gradient = torch.zeros_like(values) if values.grad is None else values.grad
+        return _Slopes(loss.item(), gradient.split(lengths))
+
+    def _require_finite(self, loss: float, num_samples: int) -> None:
+        if math.isfinite(loss):
+            return
+        self._drop_gradient()
+        raise NotFiniteError(
+            "The loss is not a finite number.",
+            f"A batch of {num_samples} samples gave {loss}; no step was taken.",
+            "Lower the learning rate, or start again from the last checkpoint.",
+        )
+
     def _packs(self, samples: Sequence[Sample]) -> list[Pack]:
         return pack([sample.token_ids for sample in samples], self.token_budget)
 
@@ -174,8 +205,9 @@ class LocalBackend:
         for parameter in self.lora.parameters(POLICY):
             parameter.grad = None
 
-    def _score(self, one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> _Scored:
-        """Log-probabilities of the masked tokens of a pack's samples; a token shared by samples is scored once."""
+    def _score(self, one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> Tensor:
+        """Log-probabilities (N,) of the masked tokens of a pack's samples, flat in their order; a token shared by
+        samples is scored once."""
         targets = _Targets.of(one, samples, masks)
         device = self.base.device
         self.lora.routing.spans = [(POLICY, 0, 1)]
@@ -192,38 +224,34 @@ class LocalBackend:
             torch.from_numpy(targets.token_ids).to(device),
             torch.from_numpy(targets.temperatures).to(device),
         )
-        return _Scored(
-            unique[torch.from_numpy(targets.gather).to(device)], torch.from_numpy(targets.samples).to(device)
-        )
+        return unique[torch.from_numpy(targets.gather).to(device)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Scored:
-    """Scored tokens of a pack's samples, flat in sample order: (N,) values and their sample's place."""
+class _Slopes:
+    """A batch's loss, and per sample its gradient with respect to the loss tokens' log-probabilities."""
 
-    logprobs: Tensor
-    rows: Tensor
+    loss: float
+    of_samples: Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class _Targets:
     """What to score: unique (node, temperature) pairs, and for each scored token the pair it is.
 
-    Shapes: U unique pairs (`parents`, `token_ids`, `temperatures`), N scored tokens (`gather`, `samples`).
+    Shapes: U unique pairs (`parents`, `token_ids`, `temperatures`), N scored tokens (`gather`).
     """
 
     parents: np.ndarray
     token_ids: np.ndarray
     temperatures: np.ndarray
     gather: np.ndarray
-    samples: np.ndarray
 
     @staticmethod
     def of(one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> _Targets:
         nodes: list[np.ndarray] = []
         temperatures: list[np.ndarray] = []
-        owners: list[np.ndarray] = []
-        for place, (sample, wanted, path) in enumerate(zip(samples, masks, one.places, strict=True)):
+        for sample, wanted, path in zip(samples, masks, one.places, strict=True):
             if len(wanted) != len(sample.token_ids) or wanted[0]:
                 raise InputError(
                     f"Sample {sample.id} has a mask that does not fit.",
@@ -233,7 +261,6 @@ class _Targets:
             chosen = path[np.asarray(wanted, dtype=bool)]
             nodes.append(chosen)
             temperatures.append(np.full(len(chosen), sample.annotations.get("temperature", 1.0)))
-            owners.append(np.full(len(chosen), place))
         keys = np.stack([np.concatenate(temperatures), np.concatenate(nodes)])
         unique, gather = np.unique(keys, axis=1, return_inverse=True)
         unique_nodes = unique[1].astype(np.int64)
@@ -242,43 +269,17 @@ class _Targets:
             one.token_ids[unique_nodes],
             unique[0].astype(np.float32),
             gather.reshape(-1),
-            np.concatenate(owners),
         )
-
-
-def _token_batch(samples: Sequence[Sample], scored: _Scored, num_tokens: int, num_sequences: int) -> TokenBatch:
-    device = scored.logprobs.device
-    reference = None
-    if all(sample.reference_logprobs is not None for sample in samples):
-        values = [
-            value
-            for sample in samples
-            for value, used in zip(cast(Any, sample.reference_logprobs), sample.loss_mask, strict=True)
-            if used
-        ]
-        if None in values:
-            raise InputError("A loss token has no reference log-probability.", "A missing value is never a number.", "")
-        reference = torch.tensor(values, dtype=torch.float32, device=device)
-    names = set(samples[0].annotations).intersection(*(sample.annotations for sample in samples))
-    return TokenBatch(
-        scored.logprobs,
-        scored.rows,
-        torch.tensor([sample.weight for sample in samples], device=device),
-        reference,
-        {name: torch.tensor([sample.annotations[name] for sample in samples], device=device) for name in names},
-        num_tokens,
-        num_sequences,
-    )
 
 
 def _scatter(
     out: list[tuple[float | None, ...]],
     one: Pack,
-    scored: _Scored,
+    scored: Tensor,
     masks: Sequence[Sequence[bool]],
 ) -> None:
     """Put scored values back where their tokens stand, one tuple per sample."""
-    values = iter(scored.logprobs.tolist())
+    values = iter(scored.tolist())
     for row, wanted in zip(one.rows, masks, strict=True):
         out[row] = tuple(next(values) if used else None for used in wanted)
 

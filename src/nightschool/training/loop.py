@@ -1,6 +1,6 @@
 """The training loop: windows of steps on one buffer, watched on held-out rows, resumable at any step.
 
-It does not know which objective runs: samples come annotated, the loss is a pure function, and whether
+It does not know which objective runs: samples come annotated, the losses are pure functions, and whether
 there is an anchor is one flag. A window fixes the anchor; the next one takes what the last one arrived at
 as its anchor, with the values kept.
 """
@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from nightschool.errors import InterruptedRun, RefusedError
+from nightschool.objectives.loss import Terms
 from nightschool.training.backend import AdamConfig, Backend, LossReport, StepReport
 from nightschool.training.drift import Drift, DriftRule, choose_watched, measure
 from nightschool.training.states import (
@@ -56,13 +57,13 @@ class LoopConfig:
 class Course:
     """What one run goes through. `parent` is the adapter it starts from, `None` for a fresh one.
 
-    `anchored`: the loss needs log-probabilities under the policy each window starts from. `drift`: when a
+    `anchored`: a loss needs log-probabilities under the policy each window starts from. `drift`: when a
     window ends early; `None` where nothing is watched.
     """
 
     train: tuple[Sample, ...]
     held_out: tuple[Sample, ...]
-    loss: str
+    terms: Terms
     anchored: bool
     parent: Path | None
     config: LoopConfig
@@ -135,7 +136,7 @@ class _Window:
 
     def run(self, position: Position) -> Position:
         train, held_out = self._anchored(position)
-        batches = plan_batches(len(train), self.course.config, position.window)
+        batches = plan_batches([sample.group_id for sample in train], self.course.config, position.window)
         watched = choose_watched(held_out) if self._watches(held_out) else []
         reason = "all steps taken"
         while position.step < len(batches):
@@ -158,10 +159,8 @@ class _Window:
     def _step(
         self, position: Position, batch: Sequence[Sample], watched: Sequence[Sample], total: int
     ) -> tuple[Position, Drift | None]:
-        from nightschool.training.losses import BY_NAME  # torch starts with the first step, not with this module
-
         started = time.perf_counter()
-        report = self.backend.forward_backward(batch, BY_NAME[self.course.loss])
+        report = self.backend.forward_backward(batch, self.course.terms)
         stepped = self.backend.optim_step(self._optimizer(position.step, total), position.done)
         drift = measure(watched, self.backend.forward(watched)) if watched else None
         took = time.perf_counter() - started
@@ -237,12 +236,20 @@ class _Window:
         return replace(config.optimizer, learning_rate=config.optimizer.learning_rate * rise * fall)
 
 
-def plan_batches(num_samples: int, config: LoopConfig, window: int) -> list[list[int]]:
-    """Which samples each step of a window sees: shuffled per epoch, batches of nearly equal size."""
+def plan_batches(groups: Sequence[str | None], config: LoopConfig, window: int) -> list[list[int]]:
+    """Which samples each step of a window sees: shuffled per epoch, batches of nearly equal size.
+
+    `groups` names the group of each sample: those of one group stay together, `None` belongs to no other.
+    """
+    units: dict[object, list[int]] = {}
+    for row, group in enumerate(groups):
+        units.setdefault(row if group is None else group, []).append(row)
+    whole = list(units.values())
     batches: list[list[int]] = []
     for epoch in range(config.epochs):
-        order = list(range(num_samples))
+        order = list(range(len(whole)))
         random.Random(f"{config.seed} {window} {epoch}").shuffle(order)
-        count = max(1, round(num_samples / config.batch_size))
-        batches += [part.tolist() for part in np.array_split(np.array(order), count)]
+        count = max(1, min(len(whole), round(len(groups) / config.batch_size)))
+        parts = np.array_split(np.array(order), count)
+        batches += [[row for unit in part for row in whole[unit]] for part in parts]
     return batches[: config.max_steps]

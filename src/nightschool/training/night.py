@@ -224,7 +224,7 @@ def course_of(
     """What a run goes through, from its row and its dataset, and the lines of its ledger."""
     config = _config(run)
     if isinstance(config, TeachConfig):
-        return Course(tuple(train), tuple(held_out), sft.LOSS, False, None, config.loop), []
+        return Course(tuple(train), tuple(held_out), {"": sft.LOSS}, False, None, config.loop), []
     parent = None
     if run.parent_digest is not None:
         parent = state / "adapters" / run.parent_digest
@@ -234,7 +234,7 @@ def course_of(
     course = Course(
         train=(*_annotate(train, config), *_rehearsal(config)),
         held_out=(*rated, *silent),
-        loss=oapl.LOSS,
+        terms={"": oapl.LOSS},
         anchored=True,
         parent=parent,
         config=config.loop,

@@ -1,0 +1,49 @@
+"""What an objective names: a pure loss of `training.losses`, with its settings. No tensors here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from nightschool.types import Sample
+
+
+class Aggregation(StrEnum):
+    """How token values become one number. Denominators are those of the global batch; a sequence without
+    loss tokens counts nowhere. Sum of weighted values, divided by: all loss tokens; the sequence's loss tokens, then
+    sequences; sequences; sequences times a constant length."""
+
+    TOKEN_MEAN = "token-mean"
+    SEQUENCE_MEAN = "seq-mean-token-mean"
+    SEQUENCE_SUM = "seq-mean-token-sum"
+    CONSTANT = "seq-sum-const"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The name of a function of `training.losses`, its keyword settings, and how much it counts in a mix."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    coefficient: float = 1.0
+
+
+Terms = Mapping[str, Loss]  # by `Sample.term`: what serves two losses is in the batch twice
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One algorithm: how samples are annotated, and the loss they are annotated for.
+
+    `rule` is the frozen dataclass of its settings, `annotate(samples, rule)` checks what it requires and refuses with
+    the name of the broken rule. `anchored`: the loss reads `reference_logprobs`, those of the policy that a window
+    starts from, computed by the trainer.
+    """
+
+    name: str
+    rule: type
+    annotate: Callable[[Sequence[Sample], Any], list[Sample]]
+    loss: Callable[[Any], Loss]
+    anchored: bool = False

@@ -1,0 +1,91 @@
+"""Losses of a whole batch: packs change nothing, terms have denominators of their own, whoever shares a token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import make_tiny_model
+
+from nightschool.errors import InputError
+from nightschool.models.base import load_base
+from nightschool.models.lora import LoraConfig
+from nightschool.objectives.loss import Aggregation, Loss
+from nightschool.training.local import POLICY, LocalBackend
+from nightschool.training.losses.mixing import Totals, count, total_loss
+from nightschool.types import Sample
+
+PROMPT = (5, 6, 7, 8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def backend(folder: Path, token_budget: int) -> LocalBackend:
+    made = LocalBackend(load_base(folder, torch.float32, "cpu"), LoraConfig(rank=4, alpha=8), token_budget)
+    made.open(None)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in made.lora.parameters(POLICY):
+            parameter.normal_(0, 0.2, generator=generator)
+    return made
+
+
+def row(name: str, reply: tuple[int, ...], group: str | None = None, **notes: float) -> Sample:
+    mask = (False,) * len(PROMPT) + (True,) * len(reply)
+    reference = tuple(-5.0 if used else None for used in mask)
+    return Sample(name, PROMPT + reply, mask, mask, group_id=group, annotations=notes, reference_logprobs=reference)
+
+
+def pairs() -> list[Sample]:
+    return [
+        row(f"{pair}{side}", (10 + pair, 20 + side, 30 + 2 * pair + side), str(pair), preferred=float(side == 0))
+        for pair in range(3)
+        for side in range(2)
+    ]
+
+
+def gradient(made: LocalBackend) -> torch.Tensor:
+    found = torch.cat([p.grad.flatten() for p in made.lora.parameters(POLICY) if p.grad is not None])
+    made._drop_gradient()
+    return found
+
+
+def test_a_coupled_loss_does_not_see_how_its_batch_is_packed(folder: Path) -> None:
+    terms = {"": Loss("dpo", {"beta": 0.5})}
+    whole, cut = backend(folder, 4096), backend(folder, 8)
+    assert len(cut._packs(pairs())) == 6  # one row a pack: no pair has both of its sides in one
+    expected = whole.forward_backward(pairs(), terms)
+    report = cut.forward_backward(pairs(), terms)
+    assert report.loss == pytest.approx(expected.loss, abs=1e-6)
+    torch.testing.assert_close(gradient(cut), gradient(whole), atol=1e-6, rtol=1e-4)
+
+
+def test_terms_have_denominators_of_their_own() -> None:
+    # term a: two tokens, -1 and -2, mean 1.5; term b: one token, -4, mean 4; 1.5 + 0.5 * 4 = 3.5
+    samples = [replace(row("a", (9, 9)), term="a"), replace(row("b", (9,)), term="b")]
+    terms = {"a": Loss("sft"), "b": Loss("sft", {"aggregation": Aggregation.SEQUENCE_SUM}, 0.5)}
+    logprobs = torch.tensor([-1.0, -2.0, -4.0])
+    assert total_loss(terms, samples, logprobs, count(samples)).item() == pytest.approx(3.5)
+    assert count(samples) == {"a": Totals(2, 1), "b": Totals(1, 1)}
+
+
+def test_what_serves_two_terms_is_computed_once(folder: Path) -> None:
+    sample = row("a", (9, 9))
+    made = backend(folder, 4096)
+    both = [replace(sample, term="a"), replace(sample, term="b")]
+    report = made.forward_backward(both, {"a": Loss("sft"), "b": Loss("sft", {}, 2.0)})
+    twice = gradient(made)
+    one = made.forward_backward([sample], {"": Loss("sft")})
+    assert report.num_tokens == one.num_tokens == 6
+    torch.testing.assert_close(twice, 3 * gradient(made))
+
+
+def test_a_sample_of_no_term_is_an_error() -> None:
+    samples = [row("a", (9,))]
+    with pytest.raises(InputError, match="no loss"):
+        total_loss({"b": Loss("sft")}, samples, torch.tensor([-1.0]), count(samples))
