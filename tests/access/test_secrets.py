@@ -117,6 +117,7 @@ def test_assignments(text, value):
         "commit 3f786850e387550fdab836ed7e6dc881de23001b",
         "[redacted:api_key] password=[redacted:password]",
         "secretary: anna2",
+        '"external_key": "tau_bench:gpt-4o-airline:3f9c1b7e/step-15"',
     ],
 )
 def test_what_is_no_secret(text):

@@ -52,6 +52,25 @@ def test_parallel_tools_are_one_reply_and_every_answer_is_in_the_context(write, 
     assert second.started_at - first.started_at == 4.0
 
 
+def test_a_call_id_that_comes_again_is_answered_where_it_was_asked(write, imported, sessions):
+    """The id of turn 1 comes again in turn 2; each answer stands behind its own call."""
+    imported(
+        write(
+            "s.jsonl",
+            line("u1", None, "user", "go"),
+            line("a1", "u1", "assistant", [use("t", command="ls")], 1, id="m1"),
+            line("u2", "a1", "user", [answer("t", "first")], 2),
+            line("a2", "u2", "assistant", [use("t", command="pwd")], 3, id="m2"),
+            line("u3", "a2", "user", [answer("t", "second")], 4),
+            line("a3", "u3", "assistant", [{"type": "text", "text": "done"}], 5, id="m3"),
+        )
+    )
+    [exchanges] = sessions()
+    last = exchanges[-1].messages
+    assert [message["role"] for message in last] == ["user", "assistant", "tool", "assistant", "tool"]
+    assert [last[2]["content"], last[4]["content"]] == ["first", "second"]
+
+
 def test_a_resumed_session_adds_only_what_is_new(write, imported, sessions):
     imported(write("s1.jsonl", *PARALLEL))
     more = [line("u2", "a4", "user", "thanks", 6), line("a5", "u2", "assistant", [{"type": "text", "text": "ok"}], 7)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nightschool.errors import InputError, MissingError, RefusedError
 from nightschool.feedback.record import insert_feedback
 from nightschool.feedback.values import NewFeedback
+from nightschool.imports.calls import with_own_ids
 from nightschool.imports.exporting import Order, export
 from nightschool.imports.taking import Wish, quiet, take
 from nightschool.store.database import Store
@@ -127,7 +128,7 @@ def test_out_and_in_and_out_again_is_the_same_file(shared, tmp_path_factory, for
         source = folder / f"out{number}.jsonl"
         rows = written(store, source, format)
         if format == "messages":
-            assert [row["messages"] for row in rows] == lines
+            assert [row["messages"] for row in rows] == list(map(with_own_ids, lines))
         files.append(source.read_bytes())
     assert files[1] == files[2]
     assert format == "atif" or files[0] == files[1]

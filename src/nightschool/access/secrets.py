@@ -80,7 +80,7 @@ STRONG = re.compile(
     r"|(?:access|auth|refresh|bearer|id|session|bot|personal|api)tokens?$"
     r"|(?:access|private|signing|encryption|account|master|service|ssh|license)keys?$"
 )
-HARMLESS = re.compile(r"public|primary|foreign|secretary|secretname|secretid$|secrets?manager")
+HARMLESS = re.compile(r"public|primary|foreign|secretary|secretname|secretid$|secrets?manager|externalkey$")
 WEAK = re.compile(r"(?:token|key)$")
 PLACEHOLDER = re.compile(
     r"[\[<{$%*.]|x{3,}|your|my[-_]|example|changeme|placeholder|redacted|dummy|sample|insert|replace|process\."

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nightschool.imports.atif import ASIDE, UNKNOWN_SAMPLER, messages_of_step
+from nightschool.imports.calls import with_own_ids
 from nightschool.imports.paths import Path, Session
 from nightschool.imports.times import iso_of
 from nightschool.store.tree import canonical
@@ -59,14 +60,17 @@ def _about(session: Session, first: bool) -> Json:
 
 
 def _steps(session: Session, path: Path) -> Iterator[Json]:
-    messages, place = path.messages, 0
+    messages, place = with_own_ids(path.messages), 0
     while place < len(messages):
         end = place + 1
         if messages[place].get("role") == "assistant":
             while end < len(messages) and messages[end].get("role") == "tool":
                 end += 1
         exchange = path.calls.get(place)
-        yield _step(session, messages[place:end], exchange, place in path.fresh, path.leaf)
+        step = _step(session, messages[place:end], exchange, place in path.fresh, path.leaf)
+        if canonical(messages_of_step(step)) != canonical(exact := list(path.messages[place:end])):
+            step.setdefault("extra", {}).setdefault(ASIDE, {})["messages"] = exact
+        yield step
         place = end
 
 
@@ -82,8 +86,6 @@ def _step(session: Session, messages: Sequence[Json], exchange: Exchange | None,
             step["is_copied_context"] = True
         else:
             aside = _add_call(session, step, exchange, leaf)
-    if canonical(messages_of_step(step)) != canonical(list(messages)):
-        aside["messages"] = list(messages)
     return step | ({"extra": {ASIDE: aside}} if aside else {})
 
 

@@ -92,7 +92,8 @@ class _Tree:
     links_up: dict[str, str | None] = field(default_factory=dict)
     replies: dict[str, list[Json]] = field(default_factory=dict)
     answers: dict[str, list[Json]] = field(default_factory=dict)
-    caller_of: dict[str, str] = field(default_factory=dict)  # reply of each tool call that is open
+    caller_of: dict[str, str] = field(default_factory=dict)  # the latest reply with a call of this id
+    reply_of: dict[str, str] = field(default_factory=dict)  # reply that a line is a part of, or an answer to
     known: dict[str, Link | None] = field(default_factory=dict)
 
     def add(self, line: Json) -> None:
@@ -104,12 +105,14 @@ class _Tree:
         blocks = line["message"]["content"]
         if line["type"] == "assistant":
             reply = reply_id(line)
+            self.reply_of[uuid] = reply
             self.replies.setdefault(reply, []).append(line)
             self.caller_of |= {block["id"]: reply for block in _blocks(blocks, "tool_use") if block.get("id")}
             return
         for block in _blocks(blocks, "tool_result"):
             asked = self.caller_of.get(block.get("tool_use_id", ""))
             if asked is not None:
+                self.reply_of[uuid] = asked
                 self.answers.setdefault(asked, []).append(line)
                 break
 
@@ -129,11 +132,11 @@ class _Tree:
 
     def _before(self, uuid: str) -> str | None:
         """The line above a line; above a reply, and what answers it, that of the reply's first line."""
-        reply = self._reply(uuid)
+        reply = self.reply_of.get(uuid)
         return self.links_up.get(self.replies[reply][0]["uuid"] if reply else uuid)
 
     def _after(self, uuid: str, link: Link | None) -> Link | None:
-        reply = self._reply(uuid)
+        reply = self.reply_of.get(uuid)
         if reply is not None:
             message = parse_plain(orjson.dumps(whole(self.replies[reply]))).choices[0].message
             link = Link(message, link)
@@ -145,18 +148,6 @@ class _Tree:
             for message in messages_of({"messages": [line["message"]]}):
                 link = Link(message, link)
         return link
-
-    def _reply(self, uuid: str) -> str | None:
-        """The reply that a line is a part of, or an answer to."""
-        line = self.lines.get(uuid)
-        if line is None:
-            return None
-        if line["type"] == "assistant":
-            return reply_id(line)
-        called = (
-            self.caller_of.get(b.get("tool_use_id", "")) for b in _blocks(line["message"]["content"], "tool_result")
-        )
-        return next((reply for reply in called if reply is not None), None)
 
 
 def reply_id(line: Json) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from nightschool.feedback.record import current_view
 from nightschool.feedback.reward import RewardRule, combine
+from nightschool.imports.calls import with_own_ids
 from nightschool.imports.paths import Path, Session, why_not
 from nightschool.store.tree import canonical
 from nightschool.types import Exchange, FeedbackKind, Json
@@ -25,13 +26,13 @@ def conversations(session: Session, left_out: Counter[str]) -> Iterator[Json]:
     """Everything that was said, one row a path; further replies to one request have rows of their own."""
     for path in session.paths:
         tools = {"tools": list(path.leaf.tools)} if path.leaf.tools else {}
-        yield {"messages": list(path.messages)} | tools
+        yield {"messages": with_own_ids(path.messages)} | tools
     for exchange in session.exchanges:
         if not exchange.choices:
             left_out["no reply"] += 1
         tools = {"tools": list(exchange.tools)} if exchange.tools else {}
         for choice in exchange.choices[1:]:
-            yield {"messages": [*exchange.messages, choice.message]} | tools
+            yield {"messages": with_own_ids([*exchange.messages, choice.message])} | tools
 
 
 def demonstrations(session: Session, left_out: Counter[str], unjudged: bool = False) -> Iterator[Json]:
@@ -42,13 +43,13 @@ def demonstrations(session: Session, left_out: Counter[str], unjudged: bool = Fa
         left_out[reason or "no main branch"] += 1
     else:
         end = max(path.calls) + 1
-        yield {"messages": list(path.messages[:end]), "tools": _schemas(path.leaf)}
+        yield {"messages": with_own_ids(path.messages[:end]), "tools": _schemas(path.leaf)}
     for exchange, better in _corrections(session):
         reason = why_not(session, exchange)
         if reason:
             left_out[f"correction: {reason}"] += 1
         else:
-            yield {"messages": [*exchange.messages, better], "tools": _schemas(exchange)}
+            yield {"messages": with_own_ids([*exchange.messages, better]), "tools": _schemas(exchange)}
 
 
 def preferences(session: Session, left_out: Counter[str]) -> Iterator[Json]:
@@ -61,8 +62,9 @@ def preferences(session: Session, left_out: Counter[str]) -> Iterator[Json]:
         if reason:
             left_out[reason] += 1
         elif canonical(chosen) != canonical(rejected):
-            prompt = {"prompt": list(exchange.messages), "chosen": [chosen], "rejected": [rejected]}
-            yield prompt | {"tools": _schemas(exchange)}
+            *prompt, better = with_own_ids([*exchange.messages, chosen])
+            worse = with_own_ids([*exchange.messages, rejected])[-1]
+            yield {"prompt": prompt, "chosen": [better], "rejected": [worse], "tools": _schemas(exchange)}
 
 
 def judged(session: Session, left_out: Counter[str]) -> Iterator[Json]:
@@ -82,8 +84,8 @@ def judged(session: Session, left_out: Counter[str]) -> Iterator[Json]:
         if reason:
             left_out[reason] += 1
             continue
-        completion = [exchange.choices[0].message]
-        row = {"prompt": list(exchange.messages), "completion": completion, "label": (value or 0.0) > GOOD}
+        *prompt, reply = with_own_ids([*exchange.messages, exchange.choices[0].message])
+        row = {"prompt": prompt, "completion": [reply], "label": (value or 0.0) > GOOD}
         yield row | {"tools": _schemas(exchange)}
 
 
