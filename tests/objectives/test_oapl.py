@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from nightschool.errors import RefusedError, TooLittleDataError
-from nightschool.objectives import oapl, sft
-from nightschool.objectives.oapl import SingleRule, annotate_groups, annotate_singles, log_mean_exp, value
+from nightschool.objectives import sft
+from nightschool.objectives.oapl import OAPL, OaplRule, value
+from nightschool.objectives.oapl_group import OAPL_GROUP, OaplGroupRule
+from nightschool.objectives.regression import closed_form, log_mean_exp
 from nightschool.types import Sample
 
 MASK = (False, True, True)
@@ -15,6 +17,10 @@ MASK = (False, True, True)
 
 def sample(reward: float | None = 1.0, group: str | None = "g", version: str = "v1", name: str = "s") -> Sample:
     return Sample(name, (5, 6, 7), MASK, MASK, reward=reward, policy_version=version, group_id=group)
+
+
+def single(sample: Sample, p_hat: float = 0.5, p_lo: float = 0.4, **notes: float) -> Sample:
+    return replace(sample, annotations={**sample.annotations, "p_hat": p_hat, "p_lo": p_lo, **notes})
 
 
 def test_group_values_of_golden_g6a() -> None:
@@ -31,19 +37,19 @@ def test_group_values_of_golden_g6a() -> None:
     ],
 )
 def test_group_advantages(rewards: list[float], advantages: list[float]) -> None:
-    found = annotate_groups([sample(r) for r in rewards], "v1", beta1=1.0, beta2=0.1)
+    found = OAPL_GROUP.annotate([sample(r) for r in rewards], OaplGroupRule(beta1=1.0, beta2=0.1, anchor="v1"))
     assert [s.annotations["advantage"] for s in found] == pytest.approx(advantages, abs=1e-6)
     assert {s.annotations["beta"] for s in found} == {0.1}
 
 
 def test_groups_do_not_mix() -> None:
-    found = annotate_groups([sample(1, "a"), sample(0, "b"), sample(1, "a"), sample(0, "b")], "v1")
+    found = OAPL_GROUP.annotate([sample(1, "a"), sample(0, "b"), sample(1, "a"), sample(0, "b")], OaplGroupRule())
     assert [s.annotations["advantage"] for s in found] == pytest.approx([0, 0, 0, 0])
 
 
 def test_a_session_in_two_rows_bounds_the_loss_of_the_whole_and_shares_its_gradient() -> None:
     row = replace(sample(1.0), annotations={"num_rows": 2.0})
-    first, _ = annotate_singles([row, row], [(0.5, 0.4)] * 2, SingleRule(beta=0.5, margin=0.0))
+    first, _ = OAPL.annotate([single(row), single(row)], OaplRule(beta=0.5, margin=0.0))
     notes = first.annotations
     # value min(0.4, 0.5) = 0.4, advantage 0.6, and twice the temperature in each row
     assert (notes["advantage"], notes["beta"], notes["floor"]) == (pytest.approx(0.6), 1.0, -1.5)
@@ -65,17 +71,17 @@ def test_a_session_in_two_rows_bounds_the_loss_of_the_whole_and_shares_its_gradi
 
 def test_a_group_of_one_is_refused() -> None:
     with pytest.raises(RefusedError, match="group of one"):
-        annotate_groups([sample(1, "a"), sample(0, "a"), sample(1, "b")], "v1")
+        OAPL_GROUP.annotate([sample(1, "a"), sample(0, "a"), sample(1, "b")], OaplGroupRule())
 
 
 def test_a_buffer_of_two_versions_is_refused() -> None:
     with pytest.raises(RefusedError, match="one anchor per buffer"):
-        annotate_groups([sample(1), sample(0, version="v2")], "v1")
+        OAPL_GROUP.annotate([sample(1), sample(0, version="v2")], OaplGroupRule())
     with pytest.raises(RefusedError, match="one anchor per buffer"):
-        annotate_groups([sample(1), sample(0)], "v2")
+        OAPL_GROUP.annotate([sample(1), sample(0)], OaplGroupRule(anchor="v2"))
     anchored = replace(sample(), reference_logprobs=(None, -1.0, -1.0))
     with pytest.raises(RefusedError, match="one anchor per buffer"):
-        annotate_singles([anchored], [(0.5, 0.4)], SingleRule())
+        OAPL.annotate([single(anchored)], OaplRule())
 
 
 def test_the_value_is_the_more_pessimistic_of_two_margins_and_never_negative() -> None:
@@ -86,29 +92,53 @@ def test_the_value_is_the_more_pessimistic_of_two_margins_and_never_negative() -
 
 
 def test_single_advantages() -> None:
-    rule = SingleRule(beta=0.25, margin=1.0, floor=-3.0)
-    up, down = annotate_singles([sample(1.0), sample(0.0)], [(0.6, 0.5), (0.6, 0.2)], rule)
-    assert up.annotations == pytest.approx({"value": 0.35, "advantage": 0.65, "beta": 0.25, "floor": -3.0})
+    rule = OaplRule(beta=0.25, margin=1.0, floor=-3.0)
+    up, down = OAPL.annotate([single(sample(1.0), 0.6, 0.5), single(sample(0.0), 0.6, 0.2)], rule)
+    added = {"value": 0.35, "advantage": 0.65, "beta": 0.25, "floor": -3.0}
+    assert up.annotations == pytest.approx({"p_hat": 0.6, "p_lo": 0.5} | added)
     assert down.annotations["advantage"] == pytest.approx(-0.2)
+
+
+def test_a_margin_that_was_earned_is_taken_off_and_never_put_on() -> None:
+    earned, other = OAPL.annotate([single(sample(), 0.6, 0.5, margin=0.0), single(sample(), 0.6, 0.5)], OaplRule())
+    assert earned.annotations["value"] == 0.5  # p_lo; p_hat - 0 * beta lies above it
+    assert other.annotations["value"] == pytest.approx(0.35)
+    (kept,) = OAPL.annotate([single(sample(), 0.6, 0.5, margin=1.0)], OaplRule(margin=0.0))
+    assert kept.annotations["value"] == 0.5
+
+
+@pytest.mark.parametrize("missing", ["p_hat", "p_lo"])
+def test_a_missing_estimate_is_refused_and_never_a_number(missing: str) -> None:
+    row = single(sample())
+    del row.annotations[missing]
+    with pytest.raises(RefusedError, match=f"no {missing}"):
+        OAPL.annotate([row], OaplRule())
+
+
+def test_temperatures_are_above_zero() -> None:
+    with pytest.raises(RefusedError, match="above zero"):
+        OAPL.annotate([single(sample())], OaplRule(beta=0.0))
+    with pytest.raises(RefusedError, match="above zero"):
+        OAPL_GROUP.annotate([sample(1), sample(0)], OaplGroupRule(beta1=-1.0))
 
 
 def test_soft_rewards_need_calibration() -> None:
     with pytest.raises(RefusedError, match="calibrated probability"):
-        annotate_singles([sample(0.7)], [(0.5, 0.4)], SingleRule())
-    (soft,) = annotate_singles([sample(0.7)], [(0.5, 0.4)], SingleRule(calibrated=True))
+        OAPL.annotate([single(sample(0.7))], OaplRule())
+    (soft,) = OAPL.annotate([single(sample(0.7))], OaplRule(calibrated=True))
     assert soft.annotations["advantage"] == pytest.approx(0.7 - 0.25)
 
 
 @pytest.mark.parametrize("reward", [None, float("nan"), 1.5, -0.1])
 def test_a_reward_that_is_none_is_refused(reward: float | None) -> None:
     with pytest.raises(RefusedError):
-        annotate_singles([sample(reward)], [(0.5, 0.4)], SingleRule(calibrated=True))
+        OAPL.annotate([single(sample(reward))], OaplRule(calibrated=True))
 
 
 def test_a_trajectory_with_a_part_left_out_is_refused() -> None:
     partial = replace(sample(), loss_mask=(False, True, False))
     with pytest.raises(RefusedError, match="whole trajectory"):
-        annotate_singles([partial], [(0.5, 0.4)], SingleRule())
+        OAPL.annotate([single(partial)], OaplRule())
     assert sft.annotate([partial]) == [partial]  # imitation may leave a part out
 
 
@@ -123,9 +153,10 @@ def test_tokens_of_somebody_else_are_never_trained() -> None:
         sft.annotate([])
 
 
-def test_the_closed_form_value_is_the_group_value_of_an_infinite_group() -> None:
-    # beta log(1 + p (e^(1/beta) - 1)) at p = 1/4, beta = 1, against a group of 4000 with 1000 successes
-    closed = math.log(1 + 0.25 * (math.e - 1))
-    assert closed == pytest.approx(0.357374, abs=1e-6)
-    assert log_mean_exp([1.0] * 1000 + [0.0] * 3000, 1.0) == pytest.approx(closed, abs=1e-9)
-    assert oapl.LOSS.name == "squared_log_ratio"
+@pytest.mark.parametrize(("p", "expected"), [(0.25, 0.357374), (0.5, 0.620115), (0.0, 0.0), (1.0, 1.0)])
+def test_the_closed_form_value_is_the_group_value_of_an_infinite_group(p: float, expected: float) -> None:
+    # beta log(1 + p (e^(1/beta) - 1)) at beta = 1, against a group of 4000 of which a share p succeeds
+    assert closed_form(p, 1.0) == pytest.approx(expected, abs=1e-6)
+    good = int(4000 * p)
+    assert log_mean_exp([1.0] * good + [0.0] * (4000 - good), 1.0) == pytest.approx(closed_form(p, 1.0), abs=1e-9)
+    assert closed_form(0.25, 1e-3) == pytest.approx(1 + 1e-3 * math.log(0.25))  # e^1000 is no float

@@ -2,13 +2,13 @@ import json
 
 from nightschool.curation.demonstrations import REHEARSAL
 from nightschool.gate.probes import load_probes
-from nightschool.objectives.oapl import SingleRule, annotate_rehearsal
+from nightschool.objectives.oapl import OaplRule, annotate_rehearsal
 from nightschool.types import Sample
 
 
 def test_rehearsed_conversations_ask_for_no_change():
     sample = Sample("r", (1, 2), (False, True), (False, True), annotations={"temperature": 1.0})
-    (kept,) = annotate_rehearsal([sample], SingleRule(beta=0.25), weight=0.5)
+    (kept,) = annotate_rehearsal([sample], OaplRule(beta=0.25), weight=0.5)
     # advantage 0: the residual beta * LR - 0 vanishes exactly where the anchor is
     assert kept.annotations == {"temperature": 1.0, "value": 0.0, "advantage": 0.0, "beta": 0.25, "floor": -3.0}
     assert kept.weight == 0.5

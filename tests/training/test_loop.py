@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nightschool.errors import InterruptedRun, RefusedError
-from nightschool.objectives import oapl
+from nightschool.objectives.regression import SQUARED
 from nightschool.training.backend import AdamConfig, Identity, LossReport, StepReport
 from nightschool.training.drift import DriftRule, choose_watched
 from nightschool.training.loop import Course, LoopConfig, Now, run_loop
@@ -85,7 +85,7 @@ def course(windows: int = 1, epochs: int = 2, watched: bool = True, warmup_steps
     )  # fmt: skip
     train = tuple(sample(f"t{i}", 1.0) for i in range(12))
     held_out = (sample("h0", 1.0), sample("h1", 0.0), sample("h2"))
-    return Course(train, held_out, {"": oapl.LOSS}, True, None, config, DriftRule() if watched else None)
+    return Course(train, held_out, {"": SQUARED}, True, None, config, DriftRule() if watched else None)
 
 
 class Mute(OneNumber):

@@ -277,5 +277,38 @@ def require_no_anchor(samples: Sequence[Sample]) -> None:
             raise _refused("one anchor per buffer", f"sample {sample.id} brings an anchor of its own")
 
 
+def require_one_version(samples: Sequence[Sample], anchor: str | None = None) -> None:
+    """What is estimated from the samples themselves belongs to the one policy that drew them: `anchor`, if named."""
+    for sample in samples:
+        anchor = anchor or sample.policy_version
+        if sample.policy_version is None or sample.policy_version != anchor:
+            raise _refused(
+                "one anchor per buffer", f"sample {sample.id} was drawn by {sample.policy_version}, others by {anchor}"
+            )
+
+
+def require_groups(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
+    """The samples by their group, each of at least two: a group of one is its own baseline, and teaches nothing."""
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if sample.group_id is None:
+            raise _refused("a group compares rollouts of one task", f"sample {sample.id} is in no group")
+        groups.setdefault(sample.group_id, []).append(sample)
+    for name, members in groups.items():
+        if len(members) < 2:
+            raise _refused("a group of one has no group value", f"group {name} holds one rollout")
+    return groups
+
+
+def require_behavior(samples: Sequence[Sample]) -> None:
+    """Every loss token has the log-probability that the engine gave it when it was drawn."""
+    for sample in samples:
+        known = sample.token_annotations.get("behavior_logprobs", ())
+        if len(known) != len(sample.token_ids) or any(
+            used and value is None for used, value in zip(sample.loss_mask, known, strict=True)
+        ):
+            raise _refused("a ratio needs the engine's own log-probabilities", f"sample {sample.id} has none")
+
+
 def _refused(rule: str, why: str) -> RefusedError:
     return RefusedError(f"The run is refused: {rule}.", f"{why[0].upper()}{why[1:]}.", "Build the dataset again.")

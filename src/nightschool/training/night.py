@@ -21,7 +21,7 @@ from nightschool.curation.demonstrations import REHEARSAL, read_demonstrations
 from nightschool.errors import InterruptedRun, NightschoolError, RefusedError
 from nightschool.models.fetch import find_model
 from nightschool.objectives import oapl, sft
-from nightschool.objectives.oapl import SingleRule
+from nightschool.objectives.oapl import OAPL, OaplRule
 from nightschool.releases.adapters import check_adapter, install_adapter
 from nightschool.releases.aliases import BASE, current
 from nightschool.releases.manifest import Manifest
@@ -74,7 +74,7 @@ class StudyConfig:
     backend: BackendConfig = field(default_factory=BackendConfig)
     loop: LoopConfig = field(default_factory=feedback_loop)
     drift: DriftRule = field(default_factory=DriftRule)
-    rule: SingleRule = field(default_factory=SingleRule)
+    rule: OaplRule = field(default_factory=OaplRule)
     curation: CurationRule = field(default_factory=CurationRule)
     rehearsal_weight: float = 1.0
 
@@ -234,8 +234,8 @@ def course_of(
     course = Course(
         train=(*_annotate(train, config), *_rehearsal(config)),
         held_out=(*rated, *silent),
-        terms={"": oapl.LOSS},
-        anchored=True,
+        terms={"": OAPL.loss(config.rule)},
+        anchored=OAPL.anchored,
         parent=parent,
         config=config.loop,
         drift=config.drift,
@@ -247,9 +247,7 @@ def _annotate(samples: Sequence[Sample], config: StudyConfig) -> list[Sample]:
     """The objective's annotations. Rewards come from calibrated sources alone (`feedback.reward`)."""
     if not samples:
         return []
-    rule = replace(config.rule, calibrated=True)
-    estimates = [(sample.annotations["p_hat"], sample.annotations["p_lo"]) for sample in samples]
-    return oapl.annotate_singles(samples, estimates, rule)
+    return OAPL.annotate(samples, replace(config.rule, calibrated=True))
 
 
 def _rehearsal(config: StudyConfig) -> list[Sample]:
@@ -342,7 +340,7 @@ def _config(run: Run) -> StudyConfig | TeachConfig:
         backend,
         loop,
         DriftRule(**raw["drift"]),
-        SingleRule(**raw["rule"]),
+        OaplRule(**raw["rule"]),
         CurationRule(**raw["curation"]),
         raw["rehearsal_weight"],
     )
