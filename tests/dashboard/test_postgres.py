@@ -14,6 +14,8 @@ from nightschool.store.splits import META_KEY
 
 pytestmark = pytest.mark.slow
 
+ODD = ("/sessions?release=%00", "/sessions?q=%00a&has=text", "/feedback?q=%ED%A0%80", "/sessions?after=1e999,x")
+
 
 class Served(State):
     """A state whose store is a database of the tests' own server, filled as `file` was."""
@@ -29,12 +31,12 @@ class Served(State):
         self.client = TestClient(Starlette(routes=build_dashboard(self.store, dict)), follow_redirects=False)
 
 
-@pytest.mark.parametrize("name", ["recorded", "nights"])
+@pytest.mark.parametrize("name", ["recorded", "nights", "hostile"])
 def test_pages_answer_from_postgres_as_from_a_file(postgres, request, name):
     file: State = request.getfixturevalue(name)
     served = Served(postgres.store(), name, file)
     try:
-        for path in [*LISTS, "/sessions?outcome=down&has=text&q=a", "/ledger?state=excluded&reason=text+only"]:
+        for path in [*LISTS, "/sessions?outcome=down&has=text&q=a", "/ledger?state=excluded&reason=text+only", *ODD]:
             reply = served.client.get(path)
             assert reply.status_code == 200, (path, reply.text[:500])
             bare, mark, query = path.partition("?")

@@ -145,10 +145,21 @@ def connect_server(url: str) -> sa.Engine:
     try:
         address = sa.make_url(url).set(drivername="postgresql+psycopg")
         engine = sa.create_engine(address, pool_pre_ping=True, max_overflow=-1)
+        from psycopg.types.string import StrDumperUnknown
     except ImportError as error:
         raise StoreError(
             "The store cannot be opened.", "It is a Postgres database.", "pip install 'nightschool[postgres]'"
         ) from error
+
+    class WithoutNul(StrDumperUnknown):
+        """No text of Postgres holds a NUL: a question mark takes its place, in what is stored and in what is asked."""
+
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "?"))
+
+    @event.listens_for(engine, "connect")
+    def adapt(connection: Any, _record: object) -> None:
+        connection.adapters.register_dumper(str, WithoutNul)
 
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:

@@ -27,7 +27,7 @@ class Scope:
 
     def text(self, name: str) -> str:
         """A filter from the URL without surrounding space; empty when absent."""
-        return self.params.get(name, "").strip()[:400]
+        return self.params.get(name, "").replace("\0", "").strip()[:400]
 
 
 @dataclass(frozen=True, slots=True)
