@@ -177,3 +177,48 @@ def test_a_queued_write_cannot_be_cancelled(store):
     assert not future.cancel()
     gate.set()
     future.result(timeout=5)
+
+
+@pytest.fixture
+def server_store(new_place, tmp_path):
+    with new_place("postgres", tmp_path) as place, Store.open(place) as store:
+        yield store
+
+
+def end_connections(store: Store) -> None:
+    """What a restart of the server does to everybody who is connected."""
+    others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    with store.engine.connect() as conn:
+        conn.exec_driver_sql(f"{others} AND pid <> pg_backend_pid()")
+
+
+@pytest.mark.slow
+def test_a_server_that_was_restarted_between_two_writes_costs_none(server_store):
+    server_store.write(lambda conn: put_blob(conn, "default", b"before"))
+    end_connections(server_store)
+    server_store.write(lambda conn: put_blob(conn, "default", b"after"))
+    assert count_blobs(server_store) == 2
+
+
+@pytest.mark.slow
+def test_a_server_that_is_lost_half_way_takes_the_whole_transaction_and_no_more(server_store):
+    def lost(conn):
+        put_blob(conn, "default", b"lost")
+        end_connections(server_store)
+        put_blob(conn, "default", b"never sent")
+
+    gate = threading.Event()
+    server_store.submit(lambda _conn: gate.wait(5))
+    together = [
+        server_store.submit(lambda conn: put_blob(conn, "default", b"with it")),
+        server_store.submit(lost),
+        server_store.submit(lambda conn: put_blob(conn, "default", b"or after it")),
+    ]
+    gate.set()
+    wait(together)
+    with pytest.raises(StoreError, match="terminat"):
+        together[0].result()
+    assert together[1].exception() is not None
+    server_store.write(lambda conn: put_blob(conn, "default", b"next"))
+    told = [future for future in together if future.exception() is None]
+    assert count_blobs(server_store) == 1 + len(told)

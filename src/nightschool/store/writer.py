@@ -82,23 +82,38 @@ class Writer:
         self._disconnect()
 
     @contextmanager
-    def _connected(self) -> Iterator[sa.Connection]:
-        """The writer's connection. After an error it is given back, and the next transaction takes a fresh one."""
+    def _transaction(self) -> Iterator[sa.Connection]:
+        """The writer's connection, in a transaction. After an error it is given back, and the next one is fresh."""
+        try:
+            connection = self._connect()
+            try:
+                begun = connection.begin()
+            except Exception:
+                if not _is_lost(connection):
+                    raise
+                self._disconnect()  # the server was restarted since the last transaction: nothing of this one is gone
+                connection = self._connect()
+                begun = connection.begin()
+            with begun:
+                yield connection
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _connect(self) -> sa.Connection:
         if self._connection is None:
             self._connection = self._writing.connect()
             if self._connection.dialect.name == "sqlite":
                 raw: Any = self._connection.connection.dbapi_connection
                 raw.execute(f"PRAGMA cache_size={-CACHE_KIB}")
                 raw.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
-        try:
-            yield self._connection
-        except BaseException:
-            self._disconnect()
-            raise
+        return self._connection
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             forget(self._connection)
+            if _is_lost(self._connection):
+                self._connection.invalidate()
             self._connection.close()
             self._connection = None
 
@@ -106,7 +121,7 @@ class Writer:
         """Run `batch`, and what joins it, in one transaction; the outcomes in order."""
         outcomes: list[Outcome] = []
         until = time.monotonic() + self.COMMIT_WINDOW_S
-        with self._connected() as connection, connection.begin():
+        with self._transaction() as connection:
             for write, _ in batch:  # grows below
                 outcomes.append(_run(connection, write))
                 if self._queue.empty() or time.monotonic() > until:
@@ -130,6 +145,12 @@ def _run(connection: sa.Connection, write: Write) -> Outcome:
         if connection.invalidated or (connection.dialect.name == "sqlite" and not _in_transaction(connection)):
             raise  # a full disk or a lost server ends the whole transaction: what ran before is gone too
         return None, error
+
+
+def _is_lost(connection: sa.Connection) -> bool:
+    """Whether the server has ended the connection, as far as the driver has noticed."""
+    raw: Any = None if connection.invalidated else connection.connection.dbapi_connection
+    return raw is None or getattr(raw, "closed", False)
 
 
 def _in_transaction(connection: sa.Connection) -> bool:
