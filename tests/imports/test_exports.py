@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from databases import ON_BOTH
+from exported import CALL, MORE, REPLY, SYSTEM, TOOL, USER, put, say, trained_on, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +17,8 @@ from nightschool.imports.calls import with_own_ids
 from nightschool.imports.exporting import Order, export
 from nightschool.imports.taking import Wish, quiet, take
 from nightschool.store.database import Store
-from nightschool.store.exchanges import insert_exchange, session_exchanges
+from nightschool.store.exchanges import session_exchanges
 from nightschool.store.ids import new_id
-from nightschool.store.records import Caller, Record, Timing
 from nightschool.types import (
     Branch,
     Choice,
@@ -30,44 +29,6 @@ from nightschool.types import (
     Split,
     TargetKind,
 )  # fmt: skip
-
-SYSTEM = {"role": "system", "content": "be brief"}
-USER = {"role": "user", "content": "hi"}
-MORE = {"role": "user", "content": "and?"}
-REPLY = {"role": "assistant", "content": "hello"}
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"t":  "2025"}'}}
-
-
-def put(store, messages, reply=REPLY, session="s1", at=1000.0, user="", **fields) -> str:
-    choices = fields.pop("choices", None) or (Choice(0, reply, "stop"),)
-    caller = Caller(agent="shop", session=session, header_user=user or None)
-    record = Record(
-        fields.pop("id", new_id()), replace(caller, **fields.pop("caller", {})), Timing(at), "base",
-        json.dumps({"messages": messages}).encode(), messages=tuple(messages), choices=choices, **fields,
-    )  # fmt: skip
-    return store.write(lambda conn: insert_exchange(conn, store.tenant, record))
-
-
-def say(store, target, kind, value, name="x", on=TargetKind.EXCHANGE):
-    item = NewFeedback(on, target, kind, value, name)
-    store.write(lambda conn: insert_feedback(conn, store.tenant, item, True, 5000.0))
-
-
-def written(store, path: Path, format: str, **more) -> list:
-    with store.read() as conn:
-        export(conn, store.tenant, Order(format, "shop", path, **more), lambda done, of: None)
-    return [json.loads(line) for line in path.read_bytes().splitlines()]
-
-
-def trained_on(store: Store) -> str:
-    """A user whose exchanges are in the train split."""
-    from nightschool.store.splits import split_key, split_of
-
-    with store.read() as conn:
-        key = split_key(conn, store.tenant)
-    return next(name for name in map(str, range(100)) if split_of(key, name) == Split.TRAIN)
-
 
 TEXT = st.text(max_size=6)
 KEYS = st.sampled_from(["x-mine", "name", "refusal"])
