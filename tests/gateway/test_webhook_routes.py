@@ -274,6 +274,37 @@ def test_exporters_send_json_plain_and_packed(gateway):
     assert gateway.send("POST", "/v1/logs", bomb, headers | {"Content-Encoding": "gzip"})[0] == 413
 
 
+def test_a_real_exporter_reports_an_evaluation(gateway):
+    """The default exporter of the OpenTelemetry SDK: protobuf over HTTP."""
+    from opentelemetry._logs import LogRecord
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
+    from opentelemetry.sdk.resources import Resource
+
+    exchange = asked(gateway)
+    exporter = OTLPLogExporter(f"{gateway.url}/v1/logs", headers={"Authorization": f"Bearer {gateway.admin}"})
+    provider = LoggerProvider(Resource({"service.name": "grader"}), shutdown_on_exit=False)
+    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+    facts = {
+        "gen_ai.evaluation.name": "tone",
+        "gen_ai.evaluation.score.value": 0.5,
+        "gen_ai.response.id": "chatcmpl-1",
+    }
+    record = LogRecord(
+        timestamp=1_772_366_400_500_000_000,
+        trace_id=int("0af7651916cd43dd8448eb211c80319c", 16),
+        span_id=int("b7ad6b7169203331", 16),
+        event_name="gen_ai.evaluation.result",
+        attributes=facts,
+    )
+    provider.get_logger("grader").emit(record)
+    provider.shutdown()
+    [row] = listed(gateway, f"exchange={exchange}")
+    assert (row["value"], row["name"], row["author"], row["origin"]) == (0.5, "tone", "grader", "otel")
+    assert row["evidence"] == {"trace_id": "0af7651916cd43dd8448eb211c80319c", "span_id": "b7ad6b7169203331"}
+
+
 def test_protobuf(gateway):
     messages = pytest.importorskip("opentelemetry.proto.collector.logs.v1.logs_service_pb2")
     from google.protobuf.json_format import ParseDict

@@ -1,9 +1,9 @@
-"""Rows of feedback out of CSV and Parquet files."""
+"""Rows out of CSV and Parquet files, those of feedback above all."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from nightschool.types import Json
 NEEDED = ("key_type", "key", "kind", "value")
 COLUMNS = ("key_type", "key", "name", "kind", "value", "time", "author", "source", "scale")
 BATCH_ROWS = 1000
-LONGEST_CELL = 2**20
+LONGEST_CELL = 16 * 2**20
+PARQUET = (".parquet", ".pq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +46,23 @@ def open_table(path: Path) -> FeedbackTable:
     """
     if not path.is_file():
         raise MissingError(f"There is no file {path}.", "", "nightschool feedback import FILE")
-    return _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
+    names, rows = read_table(path, COLUMNS)
+    return FeedbackTable(rows, _ignored(path, names))
 
 
-def _csv(path: Path) -> FeedbackTable:
+def read_table(path: Path, wanted: Collection[str] | None = None) -> tuple[list[str], Iterator[TableRow]]:
+    """The names of the columns, and the rows with the `wanted` ones, `None` for all. Raises as `open_table` does."""
+    return _parquet(path, wanted) if path.suffix.lower() in PARQUET else _csv(path, wanted)
+
+
+def _csv(path: Path, wanted: Collection[str] | None) -> tuple[list[str], Iterator[TableRow]]:
     csv.field_size_limit(LONGEST_CELL)
     with path.open(encoding="utf-8-sig", newline="") as file:
         names = next(_cells(path, csv.reader(file, strict=True)), (1, []))[1]
-    return FeedbackTable(_csv_rows(path, names), _ignored(path, names))
+    return names, _csv_rows(path, names, set(names if wanted is None else wanted))
 
 
-def _csv_rows(path: Path, names: list[str]) -> Iterator[TableRow]:
+def _csv_rows(path: Path, names: list[str], wanted: set[str]) -> Iterator[TableRow]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         lines = _cells(path, csv.reader(file, strict=True))
         next(lines)
@@ -65,7 +72,7 @@ def _csv_rows(path: Path, names: list[str]) -> Iterator[TableRow]:
             if len(cells) > len(names):
                 yield TableRow(line, {"": cells[len(names) :]})
                 continue
-            yield TableRow(line, {name: cell for name, cell in zip(names, cells, strict=False) if name in COLUMNS})
+            yield TableRow(line, {name: cell for name, cell in zip(names, cells, strict=False) if name in wanted})
 
 
 def _cells(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -82,7 +89,7 @@ def _cells(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
         yield line, cells
 
 
-def _parquet(path: Path) -> FeedbackTable:
+def _parquet(path: Path, wanted: Collection[str] | None) -> tuple[list[str], Iterator[TableRow]]:
     try:
         import pyarrow.parquet as parquet
         from pyarrow.lib import ArrowException
@@ -94,7 +101,7 @@ def _parquet(path: Path) -> FeedbackTable:
     except (ArrowException, OSError) as error:
         raise InputError(f"{path.name} is no Parquet file.", f"{error}.", "Export it again.") from error
     names = list(file.schema_arrow.names)
-    used = [name for name in names if name in COLUMNS]
+    used = [name for name in names if wanted is None or name in wanted]
 
     def rows() -> Iterator[TableRow]:
         number = 0
@@ -103,7 +110,7 @@ def _parquet(path: Path) -> FeedbackTable:
                 number += 1
                 yield TableRow(number, {name: cell for name, cell in found.items() if cell is not None})
 
-    return FeedbackTable(rows(), _ignored(path, names))
+    return names, rows()
 
 
 def _ignored(path: Path, names: list[str]) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import asyncio
 import time
 import zlib
 from dataclasses import replace
-from typing import Any
 
 import sqlalchemy as sa
 from starlette.requests import Request
@@ -14,14 +13,15 @@ from starlette.responses import JSONResponse, Response
 
 from nightschool.access.identity import Access
 from nightschool.access.keys import Role
-from nightschool.errors import NightschoolError
+from nightschool.errors import MissingError, NightschoolError
 from nightschool.feedback.otel import Evaluations, read_evaluations
 from nightschool.feedback.private import hidden
+from nightschool.feedback.protobuf import read_logs, write_reply
 from nightschool.feedback.record import insert_feedback
 from nightschool.feedback.settings import FeedbackSettings
 from nightschool.gateway.feedback_routes import parse_json, refused
 from nightschool.gateway.incoming import MAY_JUDGE, read_body, require
-from nightschool.gateway.replies import refuse
+from nightschool.gateway.replies import RequestRefused, refuse
 from nightschool.store.database import Store
 from nightschool.types import Json
 
@@ -53,7 +53,7 @@ class OtelRoutes:
             return refused(error)
         told = "; ".join(dict.fromkeys(why[:REASONS_TOLD]))
         reply = {"partialSuccess": {"rejectedLogRecords": len(why), "errorMessage": told}} if why else {}
-        return Response(_as_protobuf(reply), media_type=PROTOBUF) if is_protobuf else JSONResponse(reply)
+        return Response(write_reply(reply), media_type=PROTOBUF) if is_protobuf else JSONResponse(reply)
 
     async def _store(self, store: Store, found: Evaluations, key_id: str | None, admin: bool) -> list[str]:
         """Store the items in one write; why some were refused."""
@@ -84,29 +84,8 @@ def _unpacked(raw: bytes) -> bytes:
     return plain
 
 
-def _protobuf_messages() -> Any:
-    try:
-        from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
-    except ImportError as error:
-        why = "Reading protobuf needs the package opentelemetry-proto."
-        act = "pip install 'nightschool[otel]', or let the exporter send JSON (http/json)."
-        raise refuse(415, "protobuf_unsupported", "The logs were not taken.", why, act) from error
-    return logs_service_pb2
-
-
 def _from_protobuf(raw: bytes) -> Json:
-    messages = _protobuf_messages()
-    from google.protobuf.json_format import MessageToDict
-    from google.protobuf.message import DecodeError
-
     try:
-        return MessageToDict(messages.ExportLogsServiceRequest.FromString(raw))
-    except DecodeError as error:
-        raise refuse(400, "invalid_request", "The logs were not taken.", "It is no OTLP export.", "") from error
-
-
-def _as_protobuf(reply: Json) -> bytes:
-    messages = _protobuf_messages()
-    from google.protobuf.json_format import ParseDict
-
-    return ParseDict(reply, messages.ExportLogsServiceResponse()).SerializeToString()
+        return read_logs(raw)
+    except MissingError as error:
+        raise RequestRefused(415, "protobuf_unsupported", error) from error

@@ -1,4 +1,4 @@
-"""OTLP in JSON: spans with their events, and log records that belong to spans.
+"""OTLP: spans with their events, and log records that belong to spans.
 
 Read are the protocol's own documents (`resourceSpans`, `resourceLogs`, one a line or a file) and single spans as
 the Python SDK and Phoenix print them (`context`, `parent_id`, `attributes`).

@@ -14,6 +14,7 @@ from sqlalchemy.exc import StatementError
 from nightschool.access.privacy import Privacy
 from nightschool.errors import InputError
 from nightschool.imports.formats import FORMATS
+from nightschool.imports.packed import as_json
 from nightschool.imports.reading import Raw, read_again, read_records
 from nightschool.imports.report import Report
 from nightschool.imports.storing import Taking, iterate, store_conversation
@@ -70,8 +71,12 @@ def _taking(store: Store | None, import_id: str, wish: Wish, dry: bool = False) 
 
 
 def _go_through(path: Path, taking: Taking, wish: Wish, say: Say) -> Report:
-    known = find_format(path, wish.format)
-    report = Report(path.name, known.name)
+    with as_json(path) as readable:
+        return _read_through(readable, Report(path.name, find_format(readable, wish.format).name), taking, say)
+
+
+def _read_through(path: Path, report: Report, taking: Taking, say: Say) -> Report:
+    known = find_format(path, report.format)
     for conversation in iterate(_conversations(path, known, report, say)):
         report.conversations += 1
         try:
