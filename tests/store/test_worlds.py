@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from nightschool.store import worlds
+from nightschool.store import foresight, worlds
 from nightschool.store.exchanges import Caller, insert_exchange, load_exchange
 from nightschool.types import Json
 
@@ -24,6 +24,10 @@ REPLY = {"role": "assistant", "content": "hello"}
         (worlds.GIVEN, "exchanges_match (tenant=? AND reply_match_hash=?)"),
         (worlds.CALLED, "exchanges_upstream (tenant=? AND upstream_id=?)"),
         (worlds.CALLED_BY_ID, "sqlite_autoindex_exchanges_1 (tenant=? AND id=?)"),
+        (foresight.FAILURES, "exchanges_failed (tenant=? AND prompt_message=?)"),
+        (foresight.REPLIES, "exchanges_match (tenant=? AND reply_match_hash=?)"),
+        (foresight.NAMED, "sessions_external (tenant=? AND external_key=?)"),
+        (foresight.BY_ID, "sqlite_autoindex_sessions_1 (tenant=? AND id=?)"),
     ],
 )
 def test_each_query_takes_the_index_that_is_meant_for_it(file_store, query, index):

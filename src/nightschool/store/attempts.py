@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from nightschool.store.foresight import Foresight
 from nightschool.store.records import Record
 from nightschool.store.schema import exchanges
 from nightschool.store.tree import Node
@@ -23,14 +24,15 @@ SLACK_S = 0.25  # a client that gave up may ask again before the gateway has not
 NUM_RECENT = 1000  # of an agent's exchanges are looked through for a reply that was lost
 
 
-def earlier_attempt(conn: sa.Connection, world: World, record: Record, nodes: Sequence[Node]) -> sa.Row | None:
+def earlier_attempt(ahead: Foresight, world: World, record: Record, nodes: Sequence[Node]) -> sa.Row | None:
     """The attempt that this request repeats, of those in `world`. One query on an index of failures alone."""
     if not nodes:
         return None
-    row = FAILED.first(conn, prompt=nodes[-1].hash, **world.values())
+    prompt = nodes[-1].hash
+    row = None if ahead.never_failed(prompt) else FAILED.first(ahead.now(), prompt=prompt, **world.values())
     if row is not None and 0.0 <= _waited(record, row) <= RETRY_S:
         return row
-    return _lost(conn, world, record, nodes) if record.caller.is_retry else None
+    return _lost(ahead.now(), world, record, nodes) if record.caller.is_retry else None
 
 
 def _lost(conn: sa.Connection, world: World, record: Record, nodes: Sequence[Node]) -> sa.Row | None:

@@ -1,7 +1,7 @@
 """Exchanges into the store, many at once.
 
-One lookup and one statement per table serve a whole batch. What has to be known one by one is the place of each
-exchange (`sessions.py`), since an earlier one may be its parent: then the rows that wait are written first.
+One lookup and one statement per table serve a whole batch. Only the place of an exchange (`sessions.py`) may depend
+on an earlier one of the same batch: then the rows that wait are written first (`foresight.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import sqlalchemy as sa
 from nightschool.store.attachments import MIN_CHARS, lift
 from nightschool.store.blobs import put_hashed
 from nightschool.store.bodies import MESSAGE, TOOLS, Body, Segment, cut, put_bodies, scan
+from nightschool.store.dialogue import Dialogue, read_dialogue
 from nightschool.store.failpoints import fail_point
+from nightschool.store.foresight import Foresight
 from nightschool.store.memo import Memo, recall, remember
 from nightschool.store.parked import match_feedback
 from nightschool.store.prepared import insert_into
@@ -25,7 +27,7 @@ from nightschool.store.prompts import prompt_columns
 from nightschool.store.records import Record
 from nightschool.store.schema import choices as choice_table
 from nightschool.store.schema import exchanges as table
-from nightschool.store.sessions import Place, place_exchange, touch_session
+from nightschool.store.sessions import Place, look_ahead, place_exchange, touch_sessions
 from nightschool.store.tree import Node, canonical, grow, put_nodes
 from nightschool.store.vectors import pack_floats, pack_ids
 from nightschool.types import MARKS, Json, Sampler
@@ -58,16 +60,16 @@ def insert_exchanges(conn: sa.Connection, tenant: str, records: Sequence[Record]
     _put_bodies(conn, tenant, parsed, rows, memo)
     _put_tools(conn, tenant, parsed, rows, memo)
     waiting = _Waiting(conn, tenant)
+    ahead = Foresight(conn, waiting.write)
+    look_ahead(ahead, tenant, [(item.record, item.nodes, item.dialogue) for item in parsed])
     places: list[Place] = []
     for item, row in zip(parsed, rows, strict=True):
-        asks = _asks(item)
-        if not waiting.offers.isdisjoint(asks):
-            waiting.write()
-        place = place_exchange(conn, tenant, item.record, item.nodes)
+        record = item.record
+        place = place_exchange(ahead, tenant, record, item.nodes, item.dialogue)
         places.append(place)
-        row |= _placed(item, place) | prompt_columns(item.record, place.parent)
+        row |= _placed(item, place) | prompt_columns(record, place.parent)
         waiting.add(item, row, place)
-        waiting.offers |= asks
+        ahead.add(row)
     waiting.write()
     match_feedback(conn, tenant, list(zip(records, places, strict=True)))
     remember(conn, memo)
@@ -83,51 +85,30 @@ class _Parsed:
     segments: list[Segment]
     nodes: list[Node]
     replies: list[Node]
-
-    @property
-    def first_reply(self) -> Node | None:
-        """The node of the first choice."""
-        pairs = zip(self.replies, self.record.choices, strict=True)
-        return next((node for node, choice in pairs if choice.index == 0), None)
+    dialogue: Dialogue
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Rows of exchanges that are placed and not yet written. `offers` is what others might look for in them."""
+    """Rows of exchanges that are placed and not yet written."""
 
     conn: sa.Connection
     tenant: str
+    placed: list[tuple[Record, Place]] = field(default_factory=list)
     rows: list[Json] = field(default_factory=list)
     choices: list[Json] = field(default_factory=list)
-    offers: set[tuple[str, str | bytes]] = field(default_factory=set)
 
     def add(self, item: _Parsed, row: Json, place: Place) -> None:
-        touch_session(self.conn, self.tenant, place, item.record)
+        self.placed.append((item.record, place))
         self.rows.append({**_blank, **row})
         self.choices += _choice_rows(self.tenant, item.record, item.replies)
-        offers = [("session", place.session_id), ("id", item.record.id), ("id", item.record.upstream_id)]
-        self.offers.update((kind, name) for kind, name in offers if name)
-        if item.nodes and item.first_reply:
-            self.offers.add(("reply", item.first_reply.key))
 
     def write(self) -> None:
-        _insert.many(self.conn, self.rows)
-        _insert_choice.many(self.conn, self.choices)
-        self.rows, self.choices = [], []
-        self.offers.clear()
-
-
-def _asks(item: _Parsed) -> set[tuple[str, str | bytes]]:
-    """What the place of an exchange may be found by: the session it names, what it continues, what it repeats."""
-    caller = item.record.caller
-    asks: set[tuple[str, str | bytes]] = {("reply", node.key) for node in item.nodes if node.role == "assistant"}
-    if item.nodes:
-        asks.add(("prompt", item.nodes[-1].hash))
-    names = (caller.session, caller.session_hint, caller.parent_session)
-    asks.update(("session", name) for name in names if name)
-    if caller.previous_response:
-        asks.add(("id", caller.previous_response))
-    return asks
+        if self.placed:
+            touch_sessions(self.conn, self.tenant, self.placed)
+            _insert.many(self.conn, self.rows)
+            _insert_choice.many(self.conn, self.choices)
+            self.placed, self.rows, self.choices = [], [], []
 
 
 def _lifted(record: Record, attached: dict[str, bytes]) -> Record:
@@ -147,7 +128,7 @@ def _parse(tenant: str, record: Record, memo: Memo) -> _Parsed:
     nodes = grow(tenant, record.messages, None, spelled, memo)
     leaf = nodes[-1] if nodes else None
     replies = [grow(tenant, [choice.message], leaf)[0] for choice in record.choices]
-    return _Parsed(record, segments, nodes, replies)
+    return _Parsed(record, segments, nodes, replies, read_dialogue(nodes, record.messages, record.tools))
 
 
 def _put_bodies(conn: sa.Connection, tenant: str, parsed: Sequence[_Parsed], rows: Sequence[Json], memo: Memo) -> None:
@@ -223,14 +204,14 @@ def _facts(tenant: str, item: _Parsed) -> Json:
 
 
 def _placed(item: _Parsed, place: Place) -> Json:
-    reply = item.first_reply
+    first = next((at for at, choice in enumerate(item.record.choices) if choice.index == 0), None)
     return {
         "session_id": place.session_id,
         "principal": place.principal,
         "split": place.split.value,
         "parent_exchange_id": place.parent.exchange_id if place.parent else None,
-        "reply_match_hash": place.dialogue.reply_hash(reply) if reply and item.nodes else None,
-        "system_hash": place.dialogue.system_hash,
+        "reply_match_hash": item.dialogue.reply_hash(item.replies[first]) if item.nodes and first is not None else None,
+        "system_hash": item.dialogue.system_hash,
         "branch": place.branch.value,
         "retry_of": place.retry_of,
         "context_complete": item.record.context_complete and place.context_complete,

@@ -57,20 +57,37 @@ class Prepared:
 
 
 class Lookup:
-    """Rows whose `key` is one of many values, for one tenant. `columns` are selected; the key need not be."""
+    """Rows whose `key` is one of many values, for one tenant. `columns` are selected; the key need not be.
 
-    def __init__(self, key: sa.Column[Any], columns: Sequence[sa.ColumnElement[Any]], *also: Any) -> None:
+    `at_most` is how many rows for each value, on average, `few` reads.
+    """
+
+    def __init__(
+        self, key: sa.Column[Any], columns: Sequence[sa.ColumnElement[Any]], *also: Any, at_most: int | None = None
+    ) -> None:
         tenant = key.table.c.tenant == sa.bindparam("tenant")
         value = sa.bindparam("v0", type_=key.type)
         self.statement = sa.select(*columns).where(tenant, *also, key.in_([value]))
+        self.at_most = at_most
         self._compiled: dict[tuple[str, int], _Compiled] = {}
+
+    def few(self, conn: sa.Connection, tenant: str, values: Sequence[Any]) -> list[Any] | None:
+        """The same rows; `None` where there are, or may be, more than `at_most` allows."""
+        found: list[Any] = []
+        for start in range(0, len(values), PARTS[-1]):
+            part = values[start : start + PARTS[-1]]
+            rows = self.rows(conn, tenant, part)
+            if len(rows) >= (self.at_most or 0) * _size(len(part)):
+                return None
+            found += rows
+        return found
 
     def rows(self, conn: sa.Connection, tenant: str, values: Sequence[Any]) -> list[Any]:
         """Rows that match any of `values`, in no order."""
         found: list[Any] = []
         at = 0
         while at < len(values):
-            size = next((size for size in PARTS if size >= len(values) - at), PARTS[-1])
+            size = _size(len(values) - at)
             part = list(values[at : at + size])
             part += part[-1:] * (size - len(part))
             compiled = self._for(conn, size)
@@ -83,7 +100,8 @@ class Lookup:
     def _for(self, conn: sa.Connection, size: int) -> _Compiled:
         key = conn.dialect.name, size
         if key not in self._compiled:
-            self._compiled[key] = _Compiled(self.statement, conn.dialect, num_values=size)
+            limit = "" if self.at_most is None else f" LIMIT {self.at_most * size}"
+            self._compiled[key] = _Compiled(self.statement, conn.dialect, limit, size)
         return self._compiled[key]
 
 
@@ -133,6 +151,11 @@ class _Compiled:
             for n, process in self.coming_out:
                 row[n] = process(row[n])
         return self.make(row)
+
+
+def _size(num_values: int) -> int:
+    """For how many values the statement is that takes so many, or the most."""
+    return next((size for size in PARTS if size >= num_values), PARTS[-1])
 
 
 def _repeated(placeholder: str, count: int) -> str:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from nightschool.store.attempts import earlier_attempt
-from nightschool.store.dialogue import Dialogue, carries_summary, is_probe, read_dialogue, side_task
+from nightschool.store.dialogue import Dialogue, carries_summary, is_probe, side_task
+from nightschool.store.foresight import Foresight
 from nightschool.store.ids import new_id
 from nightschool.store.matching import content_text
 from nightschool.store.prepared import Prepared, insert_into
@@ -71,6 +72,7 @@ class Place:
 
     `retry_of` is the first attempt at the same request; `replaced` the attempt that counts no more, now that
     this one is there. `context_complete` is False when the exchange continues one that was never seen.
+    `parent_session_id` is that of a sub-agent's new session; a name while the session is not known.
     """
 
     session_id: str
@@ -84,6 +86,7 @@ class Place:
     retry_of: str | None = None
     replaced: str | None = None
     context_complete: bool = True
+    parent_session_id: str | None = None
 
 
 def find_session(conn: sa.Connection, tenant: str, key: str) -> str | None:
@@ -92,61 +95,105 @@ def find_session(conn: sa.Connection, tenant: str, key: str) -> str | None:
     return conn.scalar(query.order_by(sessions.c.last_at.desc()).limit(1))
 
 
-def place_exchange(conn: sa.Connection, tenant: str, record: Record, nodes: Sequence[Node]) -> Place:
-    """Find or make the place of an exchange whose request is `nodes`. Writes nothing.
+def look_ahead(ahead: Foresight, tenant: str, asked: Sequence[tuple[Record, Sequence[Node], Dialogue]]) -> None:
+    """What `place_exchange` asks about each of these first."""
+    ahead.look(
+        tenant,
+        [nodes[-1].hash for _, nodes, _ in asked if nodes],
+        [dialogue.replies[0] for _, _, dialogue in asked if dialogue.replies],
+        [name for record, _, _ in asked if (name := known_as(record.caller))],
+    )
 
-    Two to four queries, and a few more where an exchange neither continues another nor begins a session.
+
+def place_exchange(ahead: Foresight, tenant: str, record: Record, nodes: Sequence[Node], dialogue: Dialogue) -> Place:
+    """Find or make the place of an exchange whose request is `nodes`. Writes nothing but what waits.
+
+    Usually everything is foreseen; a few queries where an exchange neither continues another nor begins a session.
     """
-    caller, dialogue = record.caller, read_dialogue(nodes, record.messages, record.tools)
+    place, row = _find_place(ahead, tenant, record, nodes, dialogue)
+    before: tuple[float, str | None] | None = None
+    if place.is_new:
+        before = record.timing.started_at, dialogue.opening if place.begins_main else None
+        ahead.names.pop(known_as(record.caller) or "", None)
+    elif row is not None and not place.begins_main:
+        before = row.last_at, row.opening
+    ahead.joined(place.session_id, before, record.timing.started_at)
+    return place
+
+
+def _find_place(
+    ahead: Foresight, tenant: str, record: Record, nodes: Sequence[Node], dialogue: Dialogue
+) -> tuple[Place, sa.Row | None]:
+    """The place, and the exchange that is continued there."""
+    caller = record.caller
     name = _name(caller)
-    home = _home(conn, tenant, record, name or caller.session_hint)
+    home = _home(ahead, tenant, record, known_as(caller))
     if name and home is None:
-        return _new_place(conn, tenant, record, dialogue)
+        return _new_place(ahead, tenant, record, dialogue), None
     inside = home.id if name and home else None
     world = within(world_of(tenant, record, any_agent=bool(name)), inside, None if inside else _user(caller) or None)
-    attempt = earlier_attempt(conn, world, record, nodes)
+    attempt = earlier_attempt(ahead, world, record, nodes)
     if attempt is not None:
-        return _retry(conn, tenant, record, dialogue, attempt)
-    answered = _answered(conn, world, record)
+        return _retry(ahead, tenant, record, dialogue, attempt), None
+    answered = _answered(ahead, world, record)
     complete = caller.previous_response is None or (answered is not None and answered.context_complete)
-    row = answered or _continued(conn, world, dialogue, bool(name), home)
+    row = answered or _continued(ahead, world, dialogue, bool(name), home)
     place = None
     if row is not None:
-        place = _below(conn, tenant, record, dialogue, row)
+        place = _below(ahead, tenant, record, dialogue, row)
     elif home is not None:
-        place = _aside(conn, tenant, record, dialogue, home)
-    return replace(place or _new_place(conn, tenant, record, dialogue), context_complete=complete)
+        place = _aside(ahead, tenant, record, dialogue, home)
+    place = place or _new_place(ahead, tenant, record, dialogue)
+    return (place if place.context_complete == complete else replace(place, context_complete=complete)), row
 
 
-def touch_session(conn: sa.Connection, tenant: str, place: Place, record: Record) -> None:
-    """Make the session's row, or count one more exchange in it; a request that was tried twice counts once."""
-    caller, at = record.caller, record.timing.started_at
-    if place.replaced is not None:
-        same = (exchanges.c.tenant == tenant, exchanges.c.id == place.replaced)
-        conn.execute(sa.update(exchanges).where(*same).values(branch=Branch.RETRY.value))
-    if not place.is_new:
-        more = int(place.retry_of is None)
-        _count.many(conn, [{"own": tenant, "session": place.session_id, "more": more, "at": at}])
+def touch_sessions(conn: sa.Connection, tenant: str, placed: Sequence[tuple[Record, Place]]) -> None:
+    """Make the sessions' rows, or count one more exchange in them; a request that was tried twice counts once."""
+    _insert.many(conn, [_session_row(tenant, record, place) for record, place in placed if place.is_new])
+    old = [(record, place) for record, place in placed if not place.is_new]
+    _count.many(
+        conn,
+        [
+            {
+                "own": tenant,
+                "session": place.session_id,
+                "more": int(place.retry_of is None),
+                "at": record.timing.started_at,
+            }
+            for record, place in old
+        ],
+    )
+    for record, place in old:
+        if place.replaced is not None:
+            same = (exchanges.c.tenant == tenant, exchanges.c.id == place.replaced)
+            conn.execute(sa.update(exchanges).where(*same).values(branch=Branch.RETRY.value))
         if place.begins_main:
             same = (sessions.c.tenant == tenant, sessions.c.id == place.session_id)
             conn.execute(sa.update(sessions).where(*same).values(_main_columns(record, place)))
-        return
-    row = {
+
+
+def known_as(caller: Caller) -> str | None:
+    """The name or hint under which a new session of this caller is stored."""
+    return _name(caller) or caller.session_hint
+
+
+def _session_row(tenant: str, record: Record, place: Place) -> Json:
+    caller, at = record.caller, record.timing.started_at
+    return _main_columns(record, place) | {
         "tenant": tenant,
         "id": place.session_id,
         "principal": place.principal,
         "split": place.split.value,
         "purpose": caller.purpose.value,
         "exam_id": caller.exam_id,
-        "external_key": _name(caller) or caller.session_hint,
+        "external_key": known_as(caller),
         "num_exchanges": 1,
         "first_at": at,
         "last_at": at,
-        "parent_session_id": _parent_session(conn, tenant, caller),
+        "parent_session_id": place.parent_session_id,
         "tags": list(caller.tags) or None,
         "origin": record.origin,
     }
-    _insert.many(conn, [_main_columns(record, place) | row])
 
 
 def _main_columns(record: Record, place: Place) -> Json:
@@ -159,27 +206,32 @@ def _main_columns(record: Record, place: Place) -> Json:
     }
 
 
-def _new_place(conn: sa.Connection, tenant: str, record: Record, dialogue: Dialogue) -> Place:
+def _new_place(ahead: Foresight, tenant: str, record: Record, dialogue: Dialogue) -> Place:
     session_id, caller = new_id(), record.caller
     principal = _user(caller) or session_id
     exam = caller.purpose == Purpose.EXAM
-    split = Split.GATE if exam else split_of(split_key(conn, tenant), principal)
+    split = Split.GATE if exam else split_of(split_key(ahead.conn, tenant), principal)
     branch = _told(record) or Branch.MAIN
-    complete = caller.previous_response is None
-    place = Place(session_id, principal, split, True, dialogue, branch=branch, context_complete=complete)
-    return replace(place, begins_main=branch == Branch.MAIN)
+    return Place(
+        session_id,
+        principal,
+        split,
+        True,
+        dialogue,
+        branch=branch,
+        begins_main=branch == Branch.MAIN,
+        context_complete=caller.previous_response is None,
+        parent_session_id=_parent_session(ahead, tenant, caller),
+    )
 
 
-def _retry(conn: sa.Connection, tenant: str, record: Record, dialogue: Dialogue, attempt: sa.Row) -> Place:
+def _retry(ahead: Foresight, tenant: str, record: Record, dialogue: Dialogue, attempt: sa.Row) -> Place:
     """Beside the attempt that it repeats. One of the two counts: the later, unless only the earlier succeeded."""
     counts = record.status == "ok" or attempt.status != "ok"
     parent = None
     if attempt.parent_exchange_id is not None:
-        row = conn.execute(
-            sa.select(*parent_columns()).where(
-                exchanges.c.tenant == tenant, exchanges.c.id == attempt.parent_exchange_id
-            )
-        ).first()
+        mine = (exchanges.c.tenant == tenant, exchanges.c.id == attempt.parent_exchange_id)
+        row = ahead.now().execute(sa.select(*parent_columns()).where(*mine)).first()
         parent = None if row is None else Parent(*row)
     return Place(
         attempt.session_id,
@@ -195,12 +247,12 @@ def _retry(conn: sa.Connection, tenant: str, record: Record, dialogue: Dialogue,
     )
 
 
-def _below(conn: sa.Connection, tenant: str, record: Record, dialogue: Dialogue, row: sa.Row) -> Place:
+def _below(ahead: Foresight, tenant: str, record: Record, dialogue: Dialogue, row: sa.Row) -> Place:
     """On the branch of the exchange that is continued; what follows a summary is where the summary was made."""
     branch, above = Branch(row.branch), row.parent_exchange_id
     if branch == Branch.COMPACTION:
         query = sa.select(exchanges.c.branch).where(exchanges.c.tenant == tenant, exchanges.c.id == above)
-        branch = Branch((conn.scalar(query) if above else None) or Branch.MAIN)
+        branch = Branch((ahead.now().scalar(query) if above else None) or Branch.MAIN)
     if branch != Branch.SUB_AGENT:
         branch = Branch.MAIN
     branch = _told(record) or branch
@@ -216,14 +268,14 @@ def _below(conn: sa.Connection, tenant: str, record: Record, dialogue: Dialogue,
     )
 
 
-def _aside(conn: sa.Connection, tenant: str, record: Record, dialogue: Dialogue, home: sa.Row) -> Place | None:
+def _aside(ahead: Foresight, tenant: str, record: Record, dialogue: Dialogue, home: sa.Row) -> Place | None:
     """In the session it names, without history: a side branch, or the main one begun anew.
 
     `None` where only a hint names the session and the same agent begins another conversation.
     """
-    summary = _summarized(conn, tenant, record, home.id)
+    summary = _summarized(ahead.now(), tenant, record, home.id)
     if summary is not None:
-        return _below(conn, tenant, record, dialogue, summary)
+        return _below(ahead, tenant, record, dialogue, summary)
     told = _told(record)
     same = home.opening in (None, dialogue.opening)
     if same and told is None and not _name(record.caller):
@@ -260,57 +312,62 @@ def _named(name: str) -> sa.ColumnElement[bool]:
     return sa.or_(sessions.c.id == name, sessions.c.external_key == name)
 
 
-def _home(conn: sa.Connection, tenant: str, record: Record, name: str | None) -> sa.Row | None:
+def _home(ahead: Foresight, tenant: str, record: Record, name: str | None) -> sa.Row | None:
     """The session that the request names."""
     if not name:
         return None
     world = world_of(tenant, record, any_agent=name == _name(record.caller))
-    by_id = HOME_BY_ID.first(conn, name=name, **world.values()) if len(name) == ID_CHARS else None
-    return by_id or HOME.first(conn, name=name, **world.values())
+    rows = ahead.called(name)
+    if rows is not None:
+        return next((row for row in rows if world.holds(row)), None)
+    by_id = HOME_BY_ID.first(ahead.now(), name=name, **world.values()) if len(name) == ID_CHARS else None
+    return by_id or HOME.first(ahead.now(), name=name, **world.values())
 
 
-def _parent_session(conn: sa.Connection, tenant: str, caller: Caller) -> str | None:
+def _parent_session(ahead: Foresight, tenant: str, caller: Caller) -> str | None:
     """The id of the session that a sub-agent's session works for; its name while that is not known."""
     parent = caller.parent_session
     if parent is None or parent == _name(caller):
         return None
-    return find_session(conn, tenant, parent) or parent
+    return find_session(ahead.now(), tenant, parent) or parent
 
 
-def _answered(conn: sa.Connection, world: World, record: Record) -> sa.Row | None:
+def _answered(ahead: Foresight, world: World, record: Record) -> sa.Row | None:
     """The exchange whose reply the request continues by its id."""
     reply = record.caller.previous_response
     if reply is None:
         return None
-    values = world.values()
+    conn, values = ahead.now(), world.values()
     return CALLED_BY_ID.first(conn, called=reply, **values) or CALLED.first(conn, called=reply, **values)
 
 
-def _continued(
-    conn: sa.Connection, world: World, dialogue: Dialogue, named: bool, home: sa.Row | None
-) -> sa.Row | None:
+def _continued(ahead: Foresight, world: World, dialogue: Dialogue, named: bool, home: sa.Row | None) -> sa.Row | None:
     """The exchange whose reply ends the longest prefix of the dialogue."""
-    for place, reply in enumerate(dialogue.replies):
-        # nearly always the last reply is a recorded one
-        if place and GIVEN.first(conn, tenant=world.tenant, reply=reply) is None:
-            continue
-        row = _that_replied(conn, world, dialogue, reply, home, named)
+    for reply in dialogue.replies:
+        found = _that_replied(ahead, world, dialogue.system_hash, reply, named)
+        row = _meant(found, dialogue, home, named)
         if row is not None:
             return row
     return None
 
 
-def _that_replied(
-    conn: sa.Connection, world: World, dialogue: Dialogue, reply: str, home: sa.Row | None, named: bool
-) -> sa.Row | None:
-    """Of the exchanges with one history: under the same system messages, of the hinted session, one that nobody
-    has continued yet, the newest. After another system message only where one session alone can be meant."""
-    values = world.values()
+def _that_replied(ahead: Foresight, world: World, system_hash: str, reply: str, named: bool) -> list[sa.Row]:
+    """The exchanges with one history, newest first; only those under these system messages if there are any."""
+    found = ahead.that_replied(reply)
+    if found is not None:
+        return [row for row in found if world.holds(row)]
+    conn, values = ahead.now(), world.values()
+    if GIVEN.first(conn, tenant=world.tenant, reply=reply) is None:
+        return []
     if named:
-        found = REPLIED_WITHIN.all(conn, reply=reply, **values)
-    else:
-        found = REPLIED.all(conn, reply=reply, system=dialogue.system_hash, **values)
-        found = found or REPLIED_ANYWHERE.all(conn, reply=reply, **values)
+        return REPLIED_WITHIN.all(conn, reply=reply, **values)
+    under = REPLIED.all(conn, reply=reply, system=system_hash, **values)
+    return under or REPLIED_ANYWHERE.all(conn, reply=reply, **values)
+
+
+def _meant(found: Sequence[sa.Row], dialogue: Dialogue, home: sa.Row | None, named: bool) -> sa.Row | None:
+    """Of exchanges with one history: under the same system messages, of the hinted session, one that nobody has
+    continued yet, the newest. After another system message only where one session alone can be meant."""
     same = [row for row in found if row.system_hash == dialogue.system_hash]
     if not found or (not same and not named and len({row.session_id for row in found}) > 1):
         return None

@@ -1,8 +1,8 @@
 """Which exchanges and sessions a request may belong to at all, and the queries that look there.
 
-What every exchange asks is compiled once (`prepared.py`). Each query first takes the newest of what one index
-finds, and applies the rules to those alone: so SQLite cannot choose to read all exchanges of an agent, and a
-greeting that a million sessions begin with takes no longer than one that nobody else gave.
+What is asked often is compiled once (`prepared.py`). Each query first takes the newest of what one index finds, and
+applies the rules to those alone: so SQLite cannot choose to read all exchanges of an agent, and a greeting that a
+million sessions begin with takes no longer than one that nobody else gave.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from nightschool.types import Branch, Purpose
 
 LARGE = {"prompt_ids", "sampler", "flags", "usage", "error", "preview", "tags"}  # columns that nobody here asks for
 NUM_LOOKED_AT = 256  # of those that one index finds, newest first
+IS_FAILED = exchanges.c.status != sa.literal_column("'ok'")  # as in the index
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,19 @@ class World:
         same = (table.c.tenant == self.tenant, table.c.purpose == self.purpose, table.c.exam_id == self.exam_id)
         return sa.and_(*same, *rules)
 
+    def holds(self, row: Any) -> bool:
+        """Whether a row meets the rules, one of `foresight.py`; a session's has no session and no principal to meet."""
+        return (
+            row.purpose == self.purpose
+            and row.exam_id == self.exam_id
+            and self.agent in (None, row.agent)
+            and self.policy_version in (None, row.policy_version)
+            and (self.session_id is None or self.session_id == row.session_id)
+            and (self.principal is None or self.principal == row.principal)
+        )
+
     def values(self) -> dict[str, Any]:
-        """For those that every exchange asks."""
+        """For queries that are asked often."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -65,11 +77,21 @@ def candidates(*more: sa.ColumnElement[Any]) -> sa.Select:
 
 
 def _with_sessions(table: sa.FromClause, *more: sa.ColumnElement[Any]) -> sa.Select:
+    return sa.select(*candidate_columns(table), *more).select_from(table.join(sessions, own_session(table)))
+
+
+def candidate_columns(table: sa.FromClause) -> tuple[sa.ColumnElement[Any], ...]:
     x, s = table.c, sessions.c
     own = (x.id, x.num_context_tokens, x.context_hash, x.session_id, x.started_at, x.branch, x.parent_exchange_id)
-    mine = sa.and_(s.tenant == x.tenant, s.id == x.session_id)
-    columns = (*own, x.context_complete, x.system_hash, s.last_at, s.principal, s.split, s.opening, *more)
-    return sa.select(*columns).select_from(table.join(sessions, mine))
+    return (*own, x.context_complete, x.system_hash, s.last_at, s.principal, s.split, s.opening)
+
+
+def own_session(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    return sa.and_(sessions.c.tenant == table.c.tenant, sessions.c.id == table.c.session_id)
+
+
+def home_columns(table: sa.FromClause) -> tuple[sa.ColumnElement[Any], ...]:
+    return table.c.id, table.c.principal, table.c.split, table.c.opening
 
 
 def parent_columns() -> tuple[sa.ColumnElement[Any], ...]:
@@ -110,18 +132,20 @@ def _newest(table: sa.Table, by: str, *rules: sa.ColumnElement[bool]) -> sa.Subq
 
 def _answers(*rules: sa.ColumnElement[bool]) -> Prepared:
     found = _newest(exchanges, "started_at", *rules)
-    return Prepared(_with_sessions(found).where(*_here(found)).order_by(found.c.started_at.desc()))
+    query = _with_sessions(found).where(*_here(found))
+    return Prepared(query.order_by(found.c.started_at.desc(), found.c.id.desc()))
 
 
 def _homes(rule: sa.ColumnElement[bool]) -> Prepared:
     found = _newest(sessions, "first_at", rule)
-    query = sa.select(found.c.id, found.c.principal, found.c.split, found.c.opening).where(*_here(found))
-    return Prepared(query.order_by(found.c.first_at.desc()).limit(sa.literal_column("1")))
+    query = sa.select(*home_columns(found)).where(*_here(found))
+    return Prepared(query.order_by(found.c.first_at.desc(), found.c.id.desc()).limit(sa.literal_column("1")))
 
 
 def _failures() -> Prepared:
-    failed = exchanges.c.status != sa.literal_column("'ok'")  # as in the index
-    found = _newest(exchanges, "started_at", exchanges.c.prompt_message == _bound("prompt", "prompt_message"), failed)
+    found = _newest(
+        exchanges, "started_at", exchanges.c.prompt_message == _bound("prompt", "prompt_message"), IS_FAILED
+    )
     counts = found.c.branch != sa.literal_column(f"'{Branch.RETRY.value}'")
     query = sa.select(*(found.c[column.name] for column in attempts().selected_columns)).where(*_here(found), counts)
     return Prepared(query.order_by(found.c.started_at.desc()).limit(sa.literal_column("1")))
