@@ -4,8 +4,9 @@
 
 Sessions of six turns go on in turn, `--active` at a time, so that consecutive exchanges are never of one session.
 All begin with one system message of some 1000 characters; a question has some 130, a reply some 260; every request
-resends the conversation. Records are made before the clock runs, and are kept from Python's collector; what is timed is
-the insertion of a batch and its commit. Into a file ten sections are told apart; the slope is a least-squares line through them.
+resends the conversation. Records are made before the clock runs, and kept from Python's collector; what is timed is
+the insertion of a batch and its commit. Into a file ten sections are told apart; the slope is a least-squares line
+through them.
 
 How to read it: "processor" is the time of the writer's thread, which a busy machine changes little; "clock" is
 what passed. "one session" is reading all exchanges of a session, whole, picked at random over the whole file, from

@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 
 from nightschool.errors import StoreError
 from nightschool.store.blobs import put_blob
-from nightschool.store.matching import match_key
-from nightschool.store.schema import blobs, messages
+from nightschool.store.bodies import get_body
+from nightschool.store.exchanges import insert_exchanges
+from nightschool.store.matching import match_key, ordered_json
+from nightschool.store.schema import blobs, exchanges, messages, spellings
 from nightschool.store.tree import canonical, grow, load_branch, load_spelled, put_messages, put_nodes, rolling_match
+from nightschool.types import Choice, Json
 
 contents = st.none() | st.text(max_size=20) | st.lists(st.fixed_dictionaries({"text": st.text(max_size=5)}), max_size=2)
 chat_messages = st.lists(
@@ -78,12 +81,43 @@ def test_the_spelling_of_the_body_is_kept_when_it_reads_as_the_message(store):
     assert memo.variants == {(nodes[0].hash, spelling): 0}
     other = grow("default", [{"role": "user", "content": "e"}], None, [spelling])
     memo = store.write(lambda conn: put_nodes(conn, "default", other))
-    assert memo.variants == {(other[0].hash, spelling): 1}
+    kept = b'{"role":"user","content":"e"}'
+    assert memo.variants == {(other[0].hash, kept): 0, (other[0].hash, spelling): 1}
     with store.read() as conn:
         assert load_branch(conn, "default", other[0].hash) == ({"role": "user", "content": "e"},)
         assert load_spelled(conn, "default", other[0].hash, b"\1") == [spelling]
         with pytest.raises(StoreError, match="not in the store"):
             load_spelled(conn, "default", other[0].hash, b"\2")
+
+
+def test_a_reply_is_kept_as_clients_send_it_back(store, make_record):
+    """Keys in their order, no spaces: then the next request's body finds it, and nothing is stored for it."""
+    first: list[Json] = [{"role": "user", "content": "hi"}]
+    reply = {"role": "assistant", "content": "caf\u00e9", "refusal": None}
+    choices = (Choice(0, reply, "stop", None, None),)
+    more = [*first, reply, {"role": "user", "content": "and?"}]
+    body = json.dumps({"messages": more}, ensure_ascii=False, separators=(",", ":")).encode()
+    records = [make_record(first, choices=choices), make_record(more, request_body=body)]
+    for record in records:
+        store.write(lambda conn, one=record: insert_exchanges(conn, "default", [one]))
+    assert count(store, spellings) == 1  # of "hi", which the first body spells with spaces, the second without
+    assert count(store, messages) == 4
+    with store.read() as conn:
+        row = conn.execute(exchanges.select().where(exchanges.c.id == records[1].id)).one()
+        assert get_body(conn, "default", row.request_body) == body
+        assert load_branch(conn, "default", row.prompt_message) == tuple(more)
+
+
+@pytest.mark.parametrize(
+    "value", [1, 1.0, True, None, float("inf"), 2**70, "\ud800", 1e22, -0.0, {"b": 1, "a": [None]}]
+)
+def test_what_is_kept_reads_as_the_message(value):
+    message = {"role": "user", "content": value}
+    kept = grow("default", [message])[0].kept
+    assert canonical(json.loads(kept)) == canonical(message)
+    # never taken for another: the same bytes are the same message
+    others = [canonical(json.loads(ordered_json({"role": "user", "content": one}))) for one in (1, 1.0, True, None)]
+    assert len(set(others)) == 4
 
 
 def test_the_spelling_of_a_body_is_the_blob_when_it_reads_as_the_message(store):

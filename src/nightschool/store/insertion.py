@@ -127,7 +127,7 @@ def _parse(tenant: str, record: Record, memo: Memo) -> _Parsed:
         spelled = []
     nodes = grow(tenant, record.messages, None, spelled, memo)
     leaf = nodes[-1] if nodes else None
-    replies = [grow(tenant, [choice.message], leaf)[0] for choice in record.choices]
+    replies = [grow(tenant, [choice.message], leaf, memo=memo)[0] for choice in record.choices]
     return _Parsed(record, segments, nodes, replies, read_dialogue(nodes, record.messages, record.tools))
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 
 KEY = "nightschool.memo"
-MAX_ENTRIES = 4096
-MAX_BYTES = 8 * 2**20
+MAX_ENTRIES = 16384
+MAX_BYTES = 24 * 2**20
 MAX_TOOLS = 64
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from nightschool.errors import StoreError
 from nightschool.store.blobs import in_parts, put_hashed
-from nightschool.store.matching import match_key, sorted_json
+from nightschool.store.matching import match_key, ordered_json, sorted_json
 from nightschool.store.memo import Memo
 from nightschool.store.prepared import Lookup, insert_into
 from nightschool.store.schema import blobs, spellings
@@ -35,13 +34,12 @@ _insert = insert_into(table)
 _insert_spelling = insert_into(spellings)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A message at its place in the tree; `content` is its canonical JSON, `key` what matching compares.
+class Node(NamedTuple):
+    """A message at its place in the tree; `kept` is the JSON that the store keeps if it is new, `key` what matching
+    compares.
 
     `dialogue` is the match hash without the system messages that stand before the dialogue, `None` for these.
-    `spelling` is how a request body spells it, `None` where none does; `reads_same` says that it is JSON for
-    the same content.
+    `spelling` is how a request body spells it, `None` where none does. It is what is kept if it reads the same.
     """
 
     hash: str
@@ -49,16 +47,10 @@ class Node:
     depth: int
     match_hash: str
     role: str
-    content: bytes
+    kept: bytes
     key: bytes = b""
     dialogue: str | None = None
     spelling: bytes | None = None
-    reads_same: bool = False
-
-    @property
-    def kept(self) -> bytes:
-        """What the store keeps of it if it is new."""
-        return self.spelling if self.spelling is not None and self.reads_same else self.content
 
 
 def canonical(value: object) -> bytes:
@@ -91,15 +83,18 @@ def grow(
     """The nodes of `messages` below `parent`, root first. Touches no database.
 
     `spelled` are the bytes of the first messages in a request body, in order. `memo` saves hashing again what
-    was hashed before.
+    was hashed before; a message that no body spelled it expects as it is kept.
     """
     nodes: list[Node] = []
     for at, message in enumerate(messages):
         spelling = spelled[at] if at < len(spelled) else None
+        above = parent.hash if parent else tenant
         if memo is None or spelling is None:
             node = _node(tenant, message, parent, spelling)
+            if memo is not None:
+                memo.keep_node((above, node.kept), (node._replace(spelling=node.kept), message))
         else:
-            key = (parent.hash if parent else tenant, spelling)
+            key = (above, spelling)
             known = memo.nodes.get(key)
             if known is None or known[1] != message:
                 known = (_node(tenant, message, parent, spelling), message)
@@ -127,10 +122,12 @@ def put_nodes(conn: sa.Connection, tenant: str, nodes: Iterable[Node], memo: Mem
     for node_hash, spelled in wanted.items():
         row = stored.get(node_hash)
         if row is None:
-            first = next((node for node in spelled.values() if node.reads_same), next(iter(spelled.values())))
+            first = next(iter(spelled.values()))
+            first = next((node for node in spelled.values() if node.spelling == node.kept), first)
             new.append(first)
             kept = first.kept
             blob_hash = None
+            memo.variants[node_hash, kept] = 0
         else:
             kept, blob_hash = row.content, row.blob_hash
         for spelling in spelled:
@@ -249,7 +246,9 @@ def _chained(previous: str | None, data: bytes, role: object) -> str:
 
 
 def _node(tenant: str, message: Json, parent: Node | None, spelling: bytes | None) -> Node:
-    content, key = canonical(message), match_key(message)
+    content, kept, key = canonical(message), ordered_json(message), match_key(message)
+    if spelling is not None and spelling != kept and _reads_as(spelling, content):
+        kept = spelling
     role = message.get("role")
     above, before = (parent.hash, parent.dialogue) if parent else (None, None)
     return Node(
@@ -258,11 +257,10 @@ def _node(tenant: str, message: Json, parent: Node | None, spelling: bytes | Non
         depth=parent.depth + 1 if parent else 0,
         match_hash=rolling_match(parent.match_hash if parent else None, key),
         role=well_formed(role) if isinstance(role, str) else "",
-        content=content,
+        kept=kept,
         key=key,
         dialogue=None if before is None and role in SHARED_ROLES else rolling_match(before, key),
         spelling=spelling,
-        reads_same=spelling is not None and _reads_as(spelling, content),
     )
 
 
@@ -310,7 +308,7 @@ def _load_node(conn: sa.Connection, tenant: str, node_hash: str) -> Node:
     row = conn.execute(sa.select(*columns).where(table.c.tenant == tenant, table.c.hash == node_hash)).first()
     if row is None:
         raise _unknown(node_hash)
-    return Node(*row, content=b"")
+    return Node(*row, kept=b"")
 
 
 def _reads_as(raw: bytes, content: bytes) -> bool:
