@@ -24,7 +24,7 @@ import numpy as np
 import sqlalchemy as sa
 from scipy import stats
 
-from nightschool.curation.demonstrations import render
+from nightschool.curation.written import render
 from nightschool.gate.probes import load_probes
 from nightschool.models.fetch import find_model
 from nightschool.rendering.renderer import Renderer

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from nightschool.curation.demonstrations import render
+from nightschool.curation.written import render
 from nightschool.engine import scheduler
 from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig
-from nightschool.objectives import sft
+from nightschool.objectives.loss import Loss
 from nightschool.releases.manifest import Manifest
 from nightschool.rendering.renderer import Renderer
 from nightschool.training.backend import AdamConfig
@@ -61,7 +61,7 @@ def teach(model: Path, folder: Path, learning_rate: float, min_steps: int = 0) -
     backend.open(None)
     lesson = [render(LESSON, base.renderer, "lesson")]
     for step in range(MAX_STEPS):
-        [scores] = backend.forward_backward(lesson, {"": sft.LOSS}).logprobs
+        [scores] = backend.forward_backward(lesson, {"": Loss("sft")}).logprobs
         if min(score for score in scores if score is not None) > LEARNED and step >= min_steps:
             break
         backend.optim_step(AdamConfig(learning_rate=learning_rate), step)

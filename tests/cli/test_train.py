@@ -13,7 +13,9 @@ from nightschool.cli import study
 from nightschool.cli.settings import overridden
 from nightschool.cli.study import Watched, rounded
 from nightschool.errors import ConfigError
-from nightschool.training.night import StudyConfig, TeachConfig
+from nightschool.objectives.oapl import OAPL
+from nightschool.objectives.sft import SFT
+from nightschool.training.plans import default_config
 
 
 @pytest.fixture
@@ -80,24 +82,26 @@ def test_ctrl_c_finishes_the_step_and_the_run_is_resumed(run, tiny, handbook, st
 @pytest.mark.parametrize(
     ("words", "code", "what"),
     [
-        (["--objective", "grpo"], 2, "'grpo' is no objective of this command."),
-        (["--objective", "sft"], 2, "The command line was not understood."),
-        (["--data", "x"], 2, "The command line was not understood."),
+        (["--objective", "reinforce"], 2, "There is no objective 'reinforce'."),
+        (["--objective", "dpo"], 4, "There is nothing to study."),
+        (["--data", "x"], 5, "There is no file x."),
         (["--resume", "nonsense"], 5, "There is no run 'nonsense'."),
-        (["--objective", "sft", "--data", "absent.jsonl"], 5, "There is no handbook absent.jsonl."),
+        (["--objective", "sft", "--data", "absent.jsonl"], 5, "There is no file absent.jsonl."),
     ],
 )
 def test_what_cannot_be_trained(run, store, tiny, words, code, what):
     told = run("train", "--model", str(tiny), *words)
-    assert (told.code, told.err.splitlines()[-3 if told.err.count("\n") > 2 else 0]) == (code, what)
+    assert (told.code, what in told.err) == (code, True)
 
 
 def test_settings_lie_over_the_defaults():
-    night = overridden(StudyConfig(), {"loop": {"epochs": 1, "optimizer": {"learning_rate": 1}}}, "training.oapl")
+    night = overridden(
+        default_config(OAPL), {"loop": {"epochs": 1, "optimizer": {"learning_rate": 1}}}, "training.oapl"
+    )
     assert night.loop.epochs == 1
     assert night.loop.optimizer.learning_rate == 1.0
-    assert night.loop.batch_size == StudyConfig().loop.batch_size
-    assert overridden(TeachConfig(), {}, "training.sft") == TeachConfig()
+    assert night.loop.batch_size == default_config(OAPL).loop.batch_size
+    assert overridden(default_config(SFT), {}, "training.sft") == default_config(SFT)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +116,7 @@ def test_settings_lie_over_the_defaults():
 )
 def test_settings_of_another_kind_are_refused(table, match):
     with pytest.raises(ConfigError, match=match):
-        overridden(StudyConfig(), table, "training.oapl")
+        overridden(default_config(OAPL), table, "training.oapl")
 
 
 class Lines:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from traffic import busy_day, fix_splits, record_session, record_turn, say
 
-from nightschool.curation.dataset import CurationRule, Dataset, build_dataset, row_of, sample_of, spans
+from nightschool.curation.dataset import CurationRule, Dataset, Wanted, build_dataset, row_of, sample_of, spans
 from nightschool.errors import TooLittleDataError
 from nightschool.releases.aliases import BASE
 from nightschool.store.database import Store
@@ -30,7 +30,7 @@ def store(place: Path | str) -> Iterator[Store]:
 
 def build(store: Store, anchor: str = BASE, rule: CurationRule | None = None) -> Dataset:
     with store.read() as conn:
-        return build_dataset(conn, store.tenant, "shop", anchor, time.time() + 1, rule or CurationRule())
+        return build_dataset(conn, store.tenant, Wanted("shop", anchor, time.time() + 1, rule or CurationRule()))
 
 
 def state_of(dataset: Dataset) -> dict[str, tuple[LedgerState, str]]:
@@ -78,7 +78,7 @@ def test_the_digest_names_the_content(store: Store) -> None:
     one, again = build(store), build(store, rule=CurationRule())
     assert one.digest == again.digest or one.as_of != again.as_of
     with store.read() as conn:
-        fixed = [build_dataset(conn, store.tenant, "shop", BASE, one.as_of, CurationRule()).digest for _ in range(2)]
+        fixed = [build_dataset(conn, store.tenant, Wanted("shop", BASE, one.as_of)).digest for _ in range(2)]
     assert fixed[0] == fixed[1] == one.digest
     record_session(store, "where is my parcel 5", seed=9999, user="newcomer-1")
     say(store, THUMB, True, session="session-9999")

@@ -1,6 +1,6 @@
 import json
 
-from nightschool.curation.demonstrations import REHEARSAL
+from nightschool.curation.written import REHEARSAL
 from nightschool.gate.probes import load_probes
 from nightschool.objectives.oapl import OaplRule, annotate_rehearsal
 from nightschool.types import Sample

@@ -15,14 +15,14 @@ from nightschool.errors import InputError
 from nightschool.models import attention as dense
 from nightschool.models.base import BaseModel, load_base
 from nightschool.models.lora import LoraConfig
-from nightschool.objectives import sft
+from nightschool.objectives.loss import Loss
 from nightschool.objectives.regression import SQUARED as SQUARED_LOSS
 from nightschool.training import attention as tree
 from nightschool.training.backend import AdamConfig, NotFiniteError
 from nightschool.training.local import POLICY, LocalBackend
 from nightschool.types import Sample
 
-SFT, SQUARED = {"": sft.LOSS}, {"": SQUARED_LOSS}
+SFT, SQUARED = {"": Loss("sft")}, {"": SQUARED_LOSS}
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ from traffic import busy_day, fix_splits
 
 from nightschool.curation.dataset import CurationRule
 from nightschool.errors import InterruptedRun, RefusedError, TooLittleDataError
+from nightschool.objectives.oapl import OaplRule
+from nightschool.objectives.sft import SftRule
 from nightschool.releases.adapters import check_adapter
 from nightschool.releases.aliases import start
 from nightschool.store.database import Store
@@ -26,7 +28,8 @@ from nightschool.store.schema import datasets, exchanges, ledger, run_metrics, r
 from nightschool.training.backend import AdamConfig
 from nightschool.training.drift import DriftRule
 from nightschool.training.loop import LoopConfig, Now
-from nightschool.training.night import BackendConfig, StudyConfig, TeachConfig, resume, study, teach
+from nightschool.training.night import resume, study
+from nightschool.training.plans import BackendConfig, Plan, StudyConfig
 from nightschool.training.runs import load_run, lock_run, run_folder
 
 
@@ -54,6 +57,7 @@ def store(tmp_path: Path, lived: Path) -> Iterator[Store]:
 
 def night(model: Path, rate: float = 3e-3, **loop: int) -> StudyConfig:
     return StudyConfig(
+        OaplRule(),
         backend=BackendConfig(model=str(model), dtype="float32", rank=4, alpha=8),
         loop=LoopConfig(**{"epochs": 2, "checkpoint_every": 2, **loop}, optimizer=AdamConfig(learning_rate=rate)),
         drift=DriftRule(kl_stop=50.0, kl_restore=50.0, min_labelled=1000),
@@ -86,7 +90,7 @@ def count(store: Store, table: sa.Table) -> int:
 
 
 def test_a_night_ends_in_an_installed_adapter_and_explains_itself(store: Store, tmp_path: Path, model: Path) -> None:
-    run = study(store, tmp_path, "shop", night(model))
+    run = study(store, tmp_path, Plan("shop"), night(model))
     assert run.state == "done"
     manifest = check_adapter(tmp_path / "adapters" / str(run.adapter_digest), str(run.adapter_digest))
     assert (manifest.run_id, manifest.parent_digest) == (run.id, None)
@@ -114,7 +118,7 @@ def test_a_night_ends_in_an_installed_adapter_and_explains_itself(store: Store, 
 
 
 def test_good_replies_gain_and_bad_ones_lose(store: Store, tmp_path: Path, model: Path) -> None:
-    run = study(store, tmp_path, "shop", night(model, epochs=6))
+    run = study(store, tmp_path, Plan("shop"), night(model, epochs=6))
     drift = run.summary["windows"][0]["drift"]
     # held-out users; the reply's first token decides, and it is learned from the request alone
     assert drift["held_out_good"] > drift["held_out_bad"]
@@ -124,10 +128,10 @@ def test_good_replies_gain_and_bad_ones_lose(store: Store, tmp_path: Path, model
 def test_a_second_night_starts_from_the_first_and_skips_what_it_learned(
     store: Store, tmp_path: Path, model: Path
 ) -> None:
-    first = study(store, tmp_path, "shop", night(model))
+    first = study(store, tmp_path, Plan("shop"), night(model))
     start(store, "shop", str(first.adapter_digest), "test")
     busy_day(store, 40, seed=3, version=str(first.adapter_digest))
-    second = study(store, tmp_path, "shop", night(model))
+    second = study(store, tmp_path, Plan("shop"), night(model))
     assert second.parent_digest == first.adapter_digest
     with store.read() as conn:
         taught = [
@@ -143,9 +147,9 @@ def test_a_second_night_starts_from_the_first_and_skips_what_it_learned(
 
 
 def test_ctrl_c_saves_and_resume_is_bit_for_bit(store: Store, tmp_path: Path, model: Path) -> None:
-    through = study(store, tmp_path, "shop", night(model))
+    through = study(store, tmp_path, Plan("shop"), night(model))
     with pytest.raises(InterruptedRun, match="nightschool train --resume") as halted:
-        study(store, tmp_path, "shop", night(model), CtrlC(3))
+        study(store, tmp_path, Plan("shop"), night(model), CtrlC(3))
     run_id = halted.value.next_step.split()[-1]
     assert load_run(store, run_id).state == "interrupted"
     resumed = resume(store, tmp_path, run_id)
@@ -161,7 +165,7 @@ def test_ctrl_c_saves_and_resume_is_bit_for_bit(store: Store, tmp_path: Path, mo
 
 def test_two_processes_do_not_work_on_one_run(store: Store, tmp_path: Path, model: Path) -> None:
     with pytest.raises(InterruptedRun) as halted:
-        study(store, tmp_path, "shop", night(model), CtrlC(1))
+        study(store, tmp_path, Plan("shop"), night(model), CtrlC(1))
     run_id = halted.value.next_step.split()[-1]
     with lock_run(run_folder(tmp_path, run_id)), pytest.raises(Exception, match="being worked on"):
         resume(store, tmp_path, run_id)
@@ -173,7 +177,7 @@ def test_too_little_feedback_fails_the_run_with_its_number(tmp_path: Path, model
         fix_splits(store)
         busy_day(store, 15)
         with pytest.raises(TooLittleDataError, match="40 would do"):
-            study(store, tmp_path, "shop", night(model))
+            study(store, tmp_path, Plan("shop"), night(model))
         with store.read() as conn:
             row = conn.execute(sa.select(runs)).one()
         assert row.state == "failed"
@@ -186,7 +190,7 @@ def test_too_little_feedback_fails_the_run_with_its_number(tmp_path: Path, model
 def test_a_night_that_only_drifted_is_refused(store: Store, tmp_path: Path, model: Path) -> None:
     config = replace(night(model, rate=1.0), drift=DriftRule(kl_stop=0.01, kl_restore=0.001))
     with pytest.raises(RefusedError, match="changed nothing"):
-        study(store, tmp_path, "shop", config)
+        study(store, tmp_path, Plan("shop"), config)
     assert not list((tmp_path / "adapters").glob("*")) if (tmp_path / "adapters").exists() else True
 
 
@@ -194,11 +198,12 @@ def test_a_handbook_teaches_the_first_adapter(store: Store, tmp_path: Path, mode
     handbook = tmp_path / "handbook.jsonl"
     page = {"messages": [{"role": "user", "content": "where?"}, {"role": "assistant", "content": "here"}]}
     handbook.write_text("".join(json.dumps(page) + "\n" for _ in range(24)))
-    config = TeachConfig(
+    config = StudyConfig(
+        SftRule(),
         backend=BackendConfig(model=str(model), dtype="float32", rank=4, alpha=8),
         loop=LoopConfig(epochs=8, batch_size=12, optimizer=AdamConfig(learning_rate=1e-2)),
     )
-    run = teach(store, tmp_path, "shop", handbook, config)
+    run = study(store, tmp_path, Plan("shop", "sft", handbook), config)
     assert (run.state, run.objective) == ("done", "sft")
     with store.read() as conn:
         query = sa.select(run_metrics.c.value).where(run_metrics.c.run_id == run.id, run_metrics.c.name == "loss")
@@ -210,7 +215,7 @@ def test_a_handbook_teaches_the_first_adapter(store: Store, tmp_path: Path, mode
 def test_outside_the_main_thread_signals_stay_untouched(store: Store, tmp_path: Path, model: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
     found = []
-    thread = threading.Thread(target=lambda: found.append(study(store, tmp_path, "shop", night(model))))
+    thread = threading.Thread(target=lambda: found.append(study(store, tmp_path, Plan("shop"), night(model))))
     thread.start()
     thread.join()
     assert found[0].state == "done"

@@ -57,6 +57,7 @@ COMMANDS = (
         "nightschool export sft --agent support-shop --out sft.jsonl",
         module="exports",
     ),
+    Command("objectives", "teach", "What may be learned from what there is.", "nightschool objectives"),
     Command("train", "teach", "Train a candidate.", "nightschool train --objective sft --data handbook.jsonl"),
     Command(
         "gate",

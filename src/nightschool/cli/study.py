@@ -16,12 +16,14 @@ from nightschool.cli.progress import DONE, Progress, seconds
 from nightschool.cli.settings import overridden
 from nightschool.dashboard.formatting import number, plural
 from nightschool.dashboard.sentences import objective as spoken
-from nightschool.errors import InputError, MissingError
+from nightschool.errors import MissingError
+from nightschool.objectives.catalog import find_objective
 from nightschool.releases.aliases import current
 from nightschool.store.database import Store
 from nightschool.store.schema import runs
 from nightschool.training.loop import Now
-from nightschool.training.night import StudyConfig, TeachConfig, resume, study, teach
+from nightschool.training.night import resume, study
+from nightschool.training.plans import Plan, default_config
 from nightschool.training.runs import Run
 
 BAR_CELLS = 26
@@ -30,6 +32,7 @@ RECENT_STEPS = 20
 UNEVEN = 1.5
 PAST = {
     "choosing sessions": "Chose the sessions",
+    "reading the data": "Read the data",
     "loading the model": "Loaded the model",
     "studying": "Studied",
     "installing the adapter": "Installed the adapter",
@@ -38,40 +41,27 @@ PAST = {
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What was asked for. `data` is the handbook of `sft`."""
+    """What was asked for, as the command line says it."""
 
     objective: str
     data: Path | None
     agent: str | None
     model: str | None
+    start: str | None
 
 
 def begin(call: Call, wish: Wish) -> Answer:
-    """Start a run. Raises: InputError, and what `training.night.study` and `teach` raise."""
-    if wish.objective not in ("oapl", "sft"):
-        raise InputError(
-            f"{wish.objective!r} is no objective of this command.", "It knows oapl and sft.", "nightschool train --help"
-        )
-    if (wish.objective == "sft") != (wish.data is not None):
-        raise InputError(
-            "The command line was not understood.",
-            "sft learns from --data FILE; oapl learns from the store and takes none.",
-            "nightschool train --help",
-        )
+    """Start a run. Raises: InputError, and what `training.night.study` raises."""
+    objective = find_objective(wish.objective)
     call = replace(call, config=replace(call.config, model=wish.model or call.config.model))
     watched = Watched(call.progress)
     with call.store(create=wish.data is not None) as store:
         with store.read() as conn:
             agent = find_agent(conn, store.tenant, wish.agent, call.config)
-        state, table = call.config.state, call.config.section("training").get(wish.objective, {})
-        if wish.data is not None:
-            lesson = overridden(TeachConfig(), table, "training.sft")
-            lesson = replace(lesson, backend=replace(lesson.backend, model=call.config.model))
-            run = teach(store, state, agent, wish.data, lesson, watched)
-        else:
-            night = overridden(StudyConfig(), table, "training.oapl")
-            night = replace(night, backend=replace(night.backend, model=call.config.model))
-            run = study(store, state, agent, night, watched)
+        state, table = call.config.state, call.config.section("training").get(objective.name, {})
+        config = overridden(default_config(objective), table, f"training.{objective.name}")
+        config = replace(config, backend=replace(config.backend, model=call.config.model))
+        run = study(store, state, Plan(agent, objective.name, wish.data, wish.start), config, watched)
         return told(store, run, watched)
 
 

@@ -16,16 +16,18 @@ app = new_app()
 @app.command()
 def train(
     ctx: typer.Context,
-    objective: Annotated[str, typer.Option(help="oapl learns from feedback in the store, sft from --data.")] = "oapl",
-    data: Annotated[Path | None, typer.Option(help="A handbook: one JSON object with messages a line.")] = None,
+    objective: Annotated[str, typer.Option(help="One of those that `nightschool objectives` lists.")] = "oapl",
+    data: Annotated[Path | None, typer.Option(help="Learn from a file, one JSON object a line.")] = None,
     agent: AgentOption = None,
     resume: Annotated[str | None, typer.Option(help="Go on with this run.")] = None,
+    start: Annotated[str | None, typer.Option(help="Begin at serving, base or an adapter's digest.")] = None,
     model: Annotated[str | None, typer.Option(help="The base model; a folder, a fetched name or a hub id.")] = None,
 ) -> Answer:
     """Train a candidate in this process, and install its adapter. It serves nobody before its exam.
 
-    Ctrl-C finishes the step, saves, and prints the command that goes on. Its settings are the tables
-    [training.oapl] and [training.sft].
+    Without --data it learns from what is recorded. Rows of a file are {messages, tools?} to imitate, {prompt, chosen,
+    rejected} to prefer, {prompt, completion, label} to judge. Ctrl-C finishes the step, saves, and prints the command
+    that goes on. Settings are in the table [training.OBJECTIVE].
 
     Example: nightschool train --objective sft --data handbook.jsonl --agent support-shop
     """
@@ -34,4 +36,4 @@ def train(
     call: Call = ctx.obj
     if resume is not None:
         return study.go_on(call, resume)
-    return study.begin(call, study.Wish(objective, data, agent, model))
+    return study.begin(call, study.Wish(objective, data, agent, model, start))

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
@@ -84,14 +84,27 @@ class _Judged:
     behind: int
 
 
-def build_dataset(
-    conn: sa.Connection, tenant: str, agent: str, anchor: str, as_of: float, rule: CurationRule
-) -> Dataset:
-    """Select from everything recorded and said by `as_of`, for a night whose anchor serves now.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a dataset is for: an agent, the policy that its run starts from, and everything said by `as_of`.
+
+    `valued`: rows need estimates of the success on their request.
+    """
+
+    agent: str
+    anchor: str
+    as_of: float
+    rule: CurationRule = field(default_factory=CurationRule)
+    valued: bool = True
+
+
+def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
+    """Select from everything recorded and said, for a night whose anchor serves now.
 
     Raises:
         TooLittleDataError: the success model cannot be fitted; the message says what would do.
     """
+    agent, anchor, as_of, rule = wanted.agent, wanted.anchor, wanted.as_of, wanted.rule
     loaded = load_trajectories(conn, tenant, agent, as_of)
     visible = [t for t in loaded.trajectories if t.split != Split.GATE]
     calibrator, texts = _text_calibrator(list({t.vote: t for t in visible}.values()))
@@ -105,7 +118,7 @@ def build_dataset(
     known = set() if rule.replay else learned_from(conn, tenant, anchor)
     new = [j for j in fresh if not known.intersection(j.trajectory.exchange_ids)]
     labelled = [j for j in fresh if j.reward.value is not None]
-    estimates, value_report = _estimates(labelled, as_of, rule)
+    estimates, value_report = _estimates(labelled, as_of, rule) if wanted.valued else ({}, None)
     kept, capped = _cap([j for j in new if _trains(j)], rule)
     select = [j for j in new if j.trajectory.split == Split.SELECT]
     silent = [j for j in new if j.trajectory.split == Split.TRAIN and j.reward.value is None]
@@ -261,7 +274,13 @@ def _sample(j: _Judged, estimates: dict[tuple[str, ...], tuple[float, float]]) -
         reward=j.reward.value,
         policy_version=t.policy_versions[-1],
         annotations=notes,
+        token_annotations={"behavior_logprobs": t.behavior_logprobs} if _known(t) else {},
     )
+
+
+def _known(t: Trajectory) -> bool:
+    """Whether the engine scored every sampled token."""
+    return all(p is not None for p, used in zip(t.behavior_logprobs, t.completion_mask, strict=True) if used)
 
 
 def _lines(judged: Iterable[_Judged], state: LedgerState, reason: str | None) -> list[Line]:

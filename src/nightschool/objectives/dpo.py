@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nightschool.errors import RefusedError
 from nightschool.objectives.legality import require_no_anchor, require_tokens, require_whole_trajectories
-from nightschool.objectives.loss import Loss, Objective
+from nightschool.objectives.loss import Loss, Material, Objective
 from nightschool.types import Sample
 
 
@@ -53,7 +53,7 @@ def loss(rule: DpoRule) -> Loss:
     return Loss("dpo", {"beta": rule.beta, "noise": rule.noise, "sft_weight": rule.sft_weight})
 
 
-DPO = Objective("dpo", DpoRule, annotate, loss, anchored=True)
+DPO = Objective("dpo", DpoRule, annotate, loss, anchored=True, material=Material.PAIRS)
 
 
 def _refused(rule: str, why: str) -> RefusedError:

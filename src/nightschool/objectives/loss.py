@@ -21,6 +21,16 @@ class Aggregation(StrEnum):
     CONSTANT = "seq-sum-const"
 
 
+class Material(StrEnum):
+    """What an objective learns from. The values end the sentence "it learns from ..."."""
+
+    DEMONSTRATIONS = "demonstrations"
+    PAIRS = "replies with a better one"
+    JUDGED = "judged replies and sessions"
+    GROUPS = "groups of judged replies to one request"
+    WORDS = "replies and sessions with words about them"
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """The name of a function of `training.losses`, its keyword settings, and how much it counts in a mix."""
@@ -39,7 +49,8 @@ class Objective:
 
     `rule` is the frozen dataclass of its settings, `annotate(samples, rule)` checks what it requires and refuses with
     the name of the broken rule. `anchored`: the loss reads `reference_logprobs`, those of the policy that a window
-    starts from, computed by the trainer.
+    starts from, computed by the trainer. `valued`: rows carry estimates `p_hat` and `p_lo` of the success on their
+    request. `weighs_behavior`: rows carry `behavior_logprobs`, those of the engine that sampled.
     """
 
     name: str
@@ -47,3 +58,6 @@ class Objective:
     annotate: Callable[[Sequence[Sample], Any], list[Sample]]
     loss: Callable[[Any], Loss]
     anchored: bool = False
+    material: Material = Material.JUDGED
+    valued: bool = False
+    weighs_behavior: bool = False

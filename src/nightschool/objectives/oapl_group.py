@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nightschool.objectives.legality import require_groups, require_one_version
-from nightschool.objectives.loss import Loss, Objective
+from nightschool.objectives.loss import Loss, Material, Objective
 from nightschool.objectives.regression import (
     SQUARED,
     log_mean_exp,
@@ -54,4 +54,4 @@ def loss(rule: OaplGroupRule) -> Loss:  # the rule is in the annotations
     return SQUARED
 
 
-OAPL_GROUP = Objective("oapl_group", OaplGroupRule, annotate, loss, anchored=True)
+OAPL_GROUP = Objective("oapl_group", OaplGroupRule, annotate, loss, anchored=True, material=Material.GROUPS)

@@ -73,10 +73,10 @@ def measure(samples: Sequence[Sample], logprobs: Sequence[Sequence[float | None]
     """
     terms = [_differences(sample, scores) for sample, scores in zip(samples, logprobs, strict=True)]
     kls = [sum(math.expm1(min(d, 50.0)) - d for d in found) for found in terms]
-    rated = [
-        (sample, sum(found)) for sample, found in zip(samples, terms, strict=True) if "advantage" in sample.annotations
+    rated = [(sample, sum(found)) for sample, found in zip(samples, terms, strict=True) if sample.reward is not None]
+    kappas = [
+        s.annotations["advantage"] / s.annotations["beta"] - ratio for s, ratio in rated if "beta" in s.annotations
     ]
-    kappas = [s.annotations["advantage"] / s.annotations["beta"] - ratio for s, ratio in rated]
     good = [ratio for sample, ratio in rated if (sample.reward or 0.0) > 0.5]
     bad = [ratio for sample, ratio in rated if (sample.reward or 0.0) <= 0.5]
     return Drift(

@@ -1,4 +1,4 @@
-"""A night's study and a day-one teaching: from the store, or a handbook, to an installed adapter.
+"""A run of any objective: from the store, or a file, to an installed adapter.
 
 Whatever goes wrong leaves the run `failed` with its reason, or `interrupted` with what is needed to resume.
 """
@@ -11,26 +11,30 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from nightschool import __version__
-from nightschool.curation.dataset import CurationRule, Dataset, Line, build_dataset, row_of, rows_digest, sample_of
-from nightschool.curation.demonstrations import REHEARSAL, read_demonstrations
+from nightschool.curation.dataset import Dataset, Line, Wanted, row_of, rows_digest, sample_of
+from nightschool.curation.gathering import from_file, gather
+from nightschool.curation.written import REHEARSAL, read_written
 from nightschool.errors import InterruptedRun, NightschoolError, RefusedError
 from nightschool.models.fetch import find_model
-from nightschool.objectives import oapl, sft
-from nightschool.objectives.oapl import OAPL, OaplRule
+from nightschool.objectives import oapl
+from nightschool.objectives.catalog import find_objective
+from nightschool.objectives.loss import Material
+from nightschool.objectives.oapl import OaplRule
+from nightschool.objectives.regression import SQUARED
 from nightschool.releases.adapters import check_adapter, install_adapter
 from nightschool.releases.aliases import BASE, current
 from nightschool.releases.manifest import Manifest
 from nightschool.rendering.renderer import Renderer
 from nightschool.store.database import Store
 from nightschool.store.ids import new_id
-from nightschool.training.backend import AdamConfig, Backend
-from nightschool.training.drift import DriftRule
-from nightschool.training.loop import Course, LoopConfig, Outcome, run_loop
+from nightschool.training.backend import Backend
+from nightschool.training.loop import Course, Outcome, run_loop
+from nightschool.training.plans import BackendConfig, Plan, StudyConfig, config_of
 from nightschool.training.runs import (
     Run,
     create_run,
@@ -45,50 +49,7 @@ from nightschool.training.watching import Halt, Progress, RunWatch, Silent
 from nightschool.types import Json, LedgerState, Sample
 
 DATASET = "dataset.jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class BackendConfig:
-    """The base model and the adapter's shape. `dtype`: auto, bfloat16 or float32, of the base alone."""
-
-    model: str = "smollm2-135m"
-    dtype: str = "auto"
-    rank: int = 16
-    alpha: int = 32
-    token_budget: int = 4096
-
-
-def feedback_loop() -> LoopConfig:
-    """Short steps: at 3e-4 four of them moved a 135M model by more than its whole drift budget."""
-    return LoopConfig(epochs=2, optimizer=AdamConfig(learning_rate=5e-5))
-
-
-@dataclass(frozen=True, slots=True)
-class StudyConfig:
-    """A night: OAPL's single form on what people said about live sessions.
-
-    `rehearsal_weight`: how much each of the shipped general conversations counts beside a judged session; 0
-    leaves them out.
-    """
-
-    backend: BackendConfig = field(default_factory=BackendConfig)
-    loop: LoopConfig = field(default_factory=feedback_loop)
-    drift: DriftRule = field(default_factory=DriftRule)
-    rule: OaplRule = field(default_factory=OaplRule)
-    curation: CurationRule = field(default_factory=CurationRule)
-    rehearsal_weight: float = 1.0
-
-
-def demonstration_loop() -> LoopConfig:
-    return LoopConfig(epochs=1, batch_size=12, optimizer=AdamConfig(learning_rate=1e-3))
-
-
-@dataclass(frozen=True, slots=True)
-class TeachConfig:
-    """Supervised fine-tuning on a handbook."""
-
-    backend: BackendConfig = field(default_factory=BackendConfig)
-    loop: LoopConfig = field(default_factory=demonstration_loop)
+REHEARSED = "rehearsal"
 
 
 def open_local(config: BackendConfig) -> Backend:
@@ -105,55 +66,34 @@ def open_local(config: BackendConfig) -> Backend:
     return LocalBackend(base, LoraConfig(config.rank, config.alpha), config.token_budget)
 
 
-def study(
-    store: Store,
-    state: Path,
-    agent: str,
-    config: StudyConfig,
-    progress: Progress | None = None,
-) -> Run:
-    """Train a candidate from what the agent lived through, starting at the adapter that serves now.
+def study(store: Store, state: Path, plan: Plan, config: StudyConfig, progress: Progress | None = None) -> Run:
+    """Train a candidate.
 
     Raises:
-        TooLittleDataError: too little feedback; the message says how much would do.
+        InputError, MissingError: the file to learn from cannot be used.
+        TooLittleDataError: there is too little to learn from; the message says how much would do.
         RefusedError: an objective's requirement is broken, or no step stayed within the drift budget.
         InterruptedRun: Ctrl-C; the message names the command that resumes.
     """
-    with store.read() as conn:
-        serving = current(conn, store.tenant, agent)
-    parent = None if serving in (None, BASE) else serving
-    run = Run(new_id(), agent, "oapl", "running", asdict(config), {}, parent_digest=parent)
+    objective = find_objective(plan.objective)
+    run = Run(new_id(), plan.agent, objective.name, "running", asdict(config), {}, parent_digest=_start(store, plan))
     folder = run_folder(state, run.id)
     with _guarded(store, run, folder):
         create_run(store, folder, run)
-        _choose(store, run, folder, config, progress or Silent())
+        _choose(store, run, folder, config, plan.data, progress or Silent())
         return _train(store, state, run, progress or Silent())
 
 
-def teach(
-    store: Store,
-    state: Path,
-    agent: str,
-    handbook: Path,
-    config: TeachConfig,
-    progress: Progress | None = None,
-) -> Run:
-    """Train a first adapter of the bare base on a handbook (a file that `read_demonstrations` reads).
-
-    Raises:
-        InputError, MissingError, TooLittleDataError: the handbook cannot be used.
-        InterruptedRun: Ctrl-C; the message names the command that resumes.
-    """
-    run = Run(new_id(), agent, "sft", "running", asdict(config), {})
-    folder = run_folder(state, run.id)
-    with _guarded(store, run, folder):
-        create_run(store, folder, run)
-        renderer = Renderer.from_folder(find_model(config.backend.model))
-        samples = tuple(sft.annotate(read_demonstrations(handbook, renderer)))
-        dataset = Dataset(agent, BASE, time.time(), samples, (), (), {"handbook": handbook.name})
-        enter_dataset(store, dataset.digest, run, dataset.as_of, len(samples), dataset.summary)
-        _write_dataset(folder, dataset)
-        return _train(store, state, run, progress or Silent())
+def _start(store: Store, plan: Plan) -> str | None:
+    """The adapter that a run begins at, `None` for the bare base."""
+    start = plan.start
+    if start is None:
+        taught = find_objective(plan.objective).material == Material.DEMONSTRATIONS and plan.data is not None
+        start = "base" if taught else "serving"
+    if start == "serving":
+        with store.read() as conn:
+            start = current(conn, store.tenant, plan.agent) or BASE
+    return None if start in ("base", BASE) else start
 
 
 def resume(store: Store, state: Path, run_id: str, progress: Progress | None = None) -> Run:
@@ -172,25 +112,29 @@ def resume(store: Store, state: Path, run_id: str, progress: Progress | None = N
         raise RefusedError(f"Run {run_id} cannot be resumed.", why, "nightschool train")
     with _guarded(store, run, folder):
         update_run(store, run_id, state="running", error=None, finished_at=None)
-        config = _config(run)
-        if isinstance(config, StudyConfig) and not (folder / DATASET).exists():
-            _choose(store, run, folder, config, progress or Silent())
+        if not (folder / DATASET).exists():
+            _choose(store, run, folder, config_of(run), None, progress or Silent())
         return _train(store, state, run, progress or Silent())
 
 
 def _resumable(run: Run, folder: Path) -> bool:
     """Whether there is what a resume needs: the dataset, or a store to choose it from."""
-    return run.objective != "sft" or (folder / DATASET).exists()
+    return run.parent_digest is not None or run.objective != "sft" or (folder / DATASET).exists()
 
 
-def _choose(store: Store, run: Run, folder: Path, config: StudyConfig, progress: Progress) -> None:
-    """Build the night's dataset from the store, and write it into the run's folder."""
-    progress.stage("choosing sessions")
-    as_of = time.time()
-    with store.read() as conn:
-        dataset = build_dataset(conn, store.tenant, run.agent, run.parent_digest or BASE, as_of, config.curation)
-    _annotate(dataset.train, config)  # refused before anything is loaded
-    enter_dataset(store, dataset.digest, run, as_of, len(dataset.train), dataset.summary)
+def _choose(store: Store, run: Run, folder: Path, config: StudyConfig, data: Path | None, progress: Progress) -> None:
+    """Build the run's dataset from the store or a file, and write it into the run's folder."""
+    progress.stage("choosing sessions" if data is None else "reading the data")
+    objective = find_objective(run.objective)
+    wanted = Wanted(run.agent, run.parent_digest or BASE, time.time(), config.curation)
+    renderer = Renderer.from_folder(find_model(config.backend.model))
+    if data is None:
+        with store.read() as conn:
+            dataset = gather(conn, store.tenant, wanted, objective, renderer)
+    else:
+        dataset = from_file(data, wanted, objective, renderer)
+    objective.annotate(dataset.train, _rule(config))  # refused before anything is loaded
+    enter_dataset(store, dataset.digest, run, dataset.as_of, len(dataset.train), dataset.summary)
     _write_dataset(folder, dataset)  # last: a run with this file never chooses again
 
 
@@ -202,7 +146,7 @@ def _train(store: Store, state: Path, run: Run, progress: Progress) -> Run:
     with halt.listening():
         progress.stage("loading the model")
         course, lines = course_of(run, folder, state, train, held_out)
-        backend = open_local(_config(run).backend)
+        backend = open_local(config_of(run).backend)
         progress.stage("studying")
         outcome = run_loop(backend, course, folder / "work", RunWatch(store, run.id, folder, progress, halt))
         _require_progress(outcome)
@@ -222,39 +166,44 @@ def course_of(
     run: Run, folder: Path, state: Path, train: Sequence[Sample], held_out: Sequence[Sample]
 ) -> tuple[Course, list[Line]]:
     """What a run goes through, from its row and its dataset, and the lines of its ledger."""
-    config = _config(run)
-    if isinstance(config, TeachConfig):
-        return Course(tuple(train), tuple(held_out), {"": sft.LOSS}, False, None, config.loop), []
+    config, objective = config_of(run), find_objective(run.objective)
     parent = None
     if run.parent_digest is not None:
         parent = state / "adapters" / run.parent_digest
         check_adapter(parent, run.parent_digest)
-    rated = _annotate([sample for sample in held_out if sample.reward is not None], config)
+    rated = [sample for sample in held_out if sample.reward is not None]
     silent = [sample for sample in held_out if sample.reward is None]
+    rule = _rule(config)
+    rated = objective.annotate(rated, rule) if rated else []
+    rehearsed = _rehearsal(config) if objective.anchored else []
     course = Course(
-        train=(*_annotate(train, config), *_rehearsal(config)),
+        train=(*objective.annotate(train, rule), *rehearsed),
         held_out=(*rated, *silent),
-        terms={"": OAPL.loss(config.rule)},
-        anchored=OAPL.anchored,
+        terms={"": objective.loss(rule), REHEARSED: SQUARED},
+        anchored=objective.anchored,
         parent=parent,
         config=config.loop,
-        drift=config.drift,
+        drift=config.drift if objective.anchored else None,
     )
     return course, _read_lines(folder)
 
 
-def _annotate(samples: Sequence[Sample], config: StudyConfig) -> list[Sample]:
-    """The objective's annotations. Rewards come from calibrated sources alone (`feedback.reward`)."""
-    if not samples:
-        return []
-    return OAPL.annotate(samples, replace(config.rule, calibrated=True))
+def _rule(config: StudyConfig) -> Any:
+    """The objective's settings. Rewards come from calibrated sources alone (`feedback.reward`)."""
+    known = {field.name for field in fields(config.rule)}
+    return replace(config.rule, calibrated=True) if "calibrated" in known else config.rule
 
 
 def _rehearsal(config: StudyConfig) -> list[Sample]:
+    """General conversations that keep the anchor's log-ratio. Beside OAPL they share its denominators."""
     if not config.rehearsal_weight:
         return []
     renderer = Renderer.from_folder(find_model(config.backend.model))
-    return oapl.annotate_rehearsal(read_demonstrations(REHEARSAL, renderer), config.rule, config.rehearsal_weight)
+    samples = read_written(REHEARSAL, Material.DEMONSTRATIONS, renderer)
+    shared = isinstance(config.rule, OaplRule)
+    rule = config.rule if shared else OaplRule()
+    rows = oapl.annotate_rehearsal(samples, rule, config.rehearsal_weight)
+    return rows if shared else [replace(row, term=REHEARSED) for row in rows]
 
 
 def _require_progress(outcome: Outcome) -> None:
@@ -327,20 +276,3 @@ def read_dataset(folder: Path) -> tuple[list[Sample], list[Sample]]:
 def _read_lines(folder: Path) -> list[Line]:
     rows = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
     return [Line(**{**row, "state": LedgerState(row["state"])}) for row in rows]
-
-
-def _config(run: Run) -> StudyConfig | TeachConfig:
-    """The configuration a run was started with, from its row."""
-    raw: Any = run.config
-    backend = BackendConfig(**raw["backend"])
-    loop = LoopConfig(**{**raw["loop"], "optimizer": AdamConfig(**raw["loop"]["optimizer"])})
-    if run.objective == "sft":
-        return TeachConfig(backend, loop)
-    return StudyConfig(
-        backend,
-        loop,
-        DriftRule(**raw["drift"]),
-        OaplRule(**raw["rule"]),
-        CurationRule(**raw["curation"]),
-        raw["rehearsal_weight"],
-    )

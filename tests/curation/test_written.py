@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from tiny import write_tiny_tokenizer
 
-from nightschool.curation.demonstrations import read_demonstrations
+from nightschool.curation.written import read_written
 from nightschool.errors import InputError, MissingError, TooLittleDataError
+from nightschool.objectives.loss import Material
 from nightschool.rendering.renderer import Renderer
+from nightschool.types import Sample
 
 CALL = {"id": "c", "type": "function", "function": {"name": "track", "arguments": '{"order": "7"}'}}
 CONVERSATION = [
@@ -26,6 +28,10 @@ def renderer(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
     folder = tmp_path_factory.mktemp("tokenizer")
     write_tiny_tokenizer(folder)
     return Renderer.from_folder(folder)
+
+
+def read_demonstrations(path: Path, renderer: Renderer) -> list[Sample]:
+    return read_written(path, Material.DEMONSTRATIONS, renderer)
 
 
 def write(path: Path, *rows: object) -> Path:
@@ -54,7 +60,7 @@ def test_tools_are_announced(tmp_path: Path, renderer: Renderer) -> None:
     ("row", "says"),
     [
         ("{", "line 2.*not JSON"),
-        ({"messages": "hi"}, "line 2.*no list of messages"),
+        ({"messages": "hi"}, "line 2.*not a list of messages"),
         ({"messages": CONVERSATION[:2]}, "line 2.*no assistant turn"),
         ({"messages": CONVERSATION, "tools": {}}, "line 2"),
     ],
@@ -70,7 +76,45 @@ def test_a_bad_line_is_named(tmp_path: Path, renderer: Renderer, row: object, sa
 
 
 def test_no_handbook(tmp_path: Path, renderer: Renderer) -> None:
-    with pytest.raises(MissingError, match="no handbook"):
+    with pytest.raises(MissingError, match="no file"):
         read_demonstrations(tmp_path / "absent.jsonl", renderer)
     with pytest.raises(TooLittleDataError, match="empty"):
         read_demonstrations(write(tmp_path / "h.jsonl", "", " "), renderer)
+
+
+PROMPT = [{"role": "user", "content": "Where is order 7?"}]
+GOOD, BAD = ({"role": "assistant", "content": text} for text in ("On its way.", "No idea."))
+
+
+def test_a_pair_is_two_rows_of_one_group_that_begin_alike(tmp_path: Path, renderer: Renderer) -> None:
+    path = write(tmp_path / "p.jsonl", {"prompt": PROMPT, "chosen": [GOOD], "rejected": [BAD], "tools": "[]"})
+    chosen, rejected = read_written(path, Material.PAIRS, renderer)
+    assert chosen.group_id == rejected.group_id == "line 1"
+    assert (chosen.annotations, rejected.annotations) == ({"preferred": 1.0}, {"preferred": 0.0})
+    first = chosen.completion_mask.index(True)
+    assert chosen.token_ids[:first] == rejected.token_ids[: rejected.completion_mask.index(True)]
+    assert renderer.decode(chosen.token_ids[first:]) == "On its way.<|im_end|>"
+
+
+def test_only_the_last_reply_of_a_judged_row_is_learned(tmp_path: Path, renderer: Renderer) -> None:
+    prompt = [*PROMPT, BAD, {"role": "user", "content": "Look again."}]
+    path = write(tmp_path / "k.jsonl", {"prompt": prompt, "completion": [GOOD], "label": False})
+    (sample,) = read_written(path, Material.JUDGED, renderer)
+    learned = [t for t, yes in zip(sample.token_ids, sample.loss_mask, strict=True) if yes]
+    assert (renderer.decode(learned), sample.reward) == ("On its way.<|im_end|>", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("material", "row", "says"),
+    [
+        (Material.PAIRS, {"prompt": PROMPT, "chosen": [GOOD]}, "no 'rejected'"),
+        (Material.PAIRS, {"prompt": PROMPT, "chosen": [GOOD], "rejected": PROMPT}, "one message of the assistant"),
+        (Material.JUDGED, {"prompt": PROMPT, "completion": [GOOD], "label": 1}, "neither true nor false"),
+        (Material.JUDGED, {"prompt": "hi", "completion": [GOOD], "label": True}, "not a list of messages"),
+        (Material.DEMONSTRATIONS, {"messages": [*PROMPT, GOOD], "tools": "{"}, "not JSON"),
+        (Material.DEMONSTRATIONS, [1], "not an object"),
+    ],
+)
+def test_another_shape_is_named(tmp_path: Path, renderer: Renderer, material: Material, row: object, says: str) -> None:
+    with pytest.raises(InputError, match=f"(?i)line 1.*{says}"):
+        read_written(write(tmp_path / "x.jsonl", row), material, renderer)

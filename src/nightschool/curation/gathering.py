@@ -1,0 +1,119 @@
+"""A dataset for any objective: from what an agent lived through, or from a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from nightschool.curation.dataset import TRAINED, Dataset, Line, Wanted, build_dataset
+from nightschool.curation.written import read_written, samples_of
+from nightschool.errors import TooLittleDataError
+from nightschool.imports.paths import Session, each_session
+from nightschool.imports.rows import demonstrations, preferences
+from nightschool.objectives.legality import NO_GROUP
+from nightschool.objectives.loss import Material, Objective
+from nightschool.rendering.renderer import Renderer
+from nightschool.types import Json, LedgerState, Sample
+from nightschool.valuation.success import fit_success_model
+
+Rows = Callable[[Session, Counter[str]], Iterator[Json]]
+ROWS: dict[Material, Rows] = {Material.DEMONSTRATIONS: demonstrations, Material.PAIRS: preferences}
+
+
+def gather(conn: sa.Connection, tenant: str, wanted: Wanted, objective: Objective, renderer: Renderer) -> Dataset:
+    """Everything recorded that the objective may learn from.
+
+    Raises:
+        TooLittleDataError: there is none of it; the message says what would do.
+    """
+    if objective.material in ROWS:
+        return _written_down(conn, tenant, wanted, objective, renderer)
+    dataset = build_dataset(conn, tenant, replace(wanted, valued=objective.valued))
+    if not objective.weighs_behavior:
+        dataset = replace(dataset, train=_without_behavior(dataset.train), held_out=_without_behavior(dataset.held_out))
+    return _grouped(dataset) if objective.material == Material.GROUPS else dataset
+
+
+def from_file(path: Path, wanted: Wanted, objective: Objective, renderer: Renderer) -> Dataset:
+    """The rows of a file, in the shape that the objective's material has.
+
+    Raises:
+        InputError, MissingError, TooLittleDataError: the file cannot be used.
+    """
+    material = objective.material
+    samples = read_written(path, Material.JUDGED if material == Material.GROUPS else material, renderer)
+    if objective.valued:
+        samples = _valued(samples, renderer)
+    summary: Json = {"file": path.name, "train": len(samples)}
+    dataset = Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(samples), (), (), summary)
+    return _grouped(dataset) if material == Material.GROUPS else dataset
+
+
+def _written_down(
+    conn: sa.Connection, tenant: str, wanted: Wanted, objective: Objective, renderer: Renderer
+) -> Dataset:
+    """Sessions told as rows, and rendered: what people wrote has no recorded tokens."""
+    rows = ROWS[objective.material]
+    left_out: Counter[str] = Counter()
+    samples: list[Sample] = []
+    lines: list[Line] = []
+    for session in each_session(conn, tenant, wanted.agent):
+        found = list(rows(session, left_out))
+        named = ((f"{session.id} {number}", row) for number, row in enumerate(found))
+        samples += samples_of(named, objective.material, renderer)
+        told = {exchange.id: exchange for exchange in session.exchanges}
+        state, why = (LedgerState.TRAINED, TRAINED) if found else (LedgerState.HELD, "nothing of this kind in it")
+        lines += [Line(exchange_id, session.id, state, why) for exchange_id in told]
+    if not samples:
+        raise TooLittleDataError(
+            "There is nothing to study.",
+            f"{objective.name} learns from {objective.material}, and none is recorded.",
+            "nightschool objectives says what is",
+        )
+    summary: Json = {"train": len(samples), "left_out": dict((+left_out).most_common())}
+    return Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(samples), (), tuple(lines), summary)
+
+
+def _grouped(dataset: Dataset) -> Dataset:
+    """Rows that answer one request, by one policy, in groups; who is alone is left out."""
+    groups: dict[str, list[Sample]] = defaultdict(list)
+    for sample in dataset.train:
+        groups[_request(sample)].append(sample)
+    train = [replace(s, group_id=name) for name, group in groups.items() if len(group) > 1 for s in group]
+    if not train:
+        raise TooLittleDataError(
+            "There is nothing to study.",
+            f"No request has two judged replies; {len(dataset.train)} have one.",
+            "nightschool objectives says what these are good for",
+        )
+    alone = {sample.id for sample in dataset.train} - {sample.id for sample in train}
+    lines = [
+        replace(line, state=LedgerState.HELD, reason=NO_GROUP) if line.exchange_id in alone else line
+        for line in dataset.lines
+    ]
+    return replace(dataset, train=tuple(train), lines=tuple(lines), summary={**dataset.summary, "groups": len(groups)})
+
+
+def _request(sample: Sample) -> str:
+    """What names the request of a sample: everything before the first sampled token, and who answered."""
+    prompt = sample.token_ids[: sample.completion_mask.index(True)]
+    return hashlib.sha256(f"{sample.policy_version} {prompt}".encode()).hexdigest()[:16]
+
+
+def _without_behavior(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    return tuple(replace(sample, token_annotations={}) for sample in samples)
+
+
+def _valued(samples: Sequence[Sample], renderer: Renderer) -> list[Sample]:
+    """Samples of a file with cross-fitted estimates from the words of their requests; each is its own principal."""
+    requests = [renderer.decode(s.token_ids[: s.completion_mask.index(True)]) for s in samples]
+    rewards = [float(s.reward or 0.0) for s in samples]
+    ones, none = [1.0] * len(samples), [0.0] * len(samples)
+    model = fit_success_model(requests, rewards, ones, none, [sample.id for sample in samples])
+    bounds = zip(samples, model.p_hat.tolist(), model.p_lo.tolist(), strict=True)
+    return [replace(s, annotations={**s.annotations, "p_hat": p, "p_lo": low}) for s, p, low in bounds]

@@ -1,0 +1,130 @@
+"""Rows that somebody wrote, in the shapes that TRL reads, as samples: demonstrations, pairs, judged replies.
+
+A row without exact ids is rendered with the model's own template. That is enough where log-ratios are taken to a
+reference that the trainer computes; what the policy really sampled is only known of recorded exchanges.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nightschool.errors import InputError, MissingError, TooLittleDataError
+from nightschool.objectives.loss import Material
+from nightschool.rendering.renderer import Renderer
+from nightschool.rendering.toolcalls import write_calls
+from nightschool.types import Json, Sample
+
+REHEARSAL = Path(__file__).with_name("rehearsal.jsonl")
+SHAPES = {
+    Material.DEMONSTRATIONS: ("messages",),
+    Material.PAIRS: ("prompt", "chosen", "rejected"),
+    Material.JUDGED: ("prompt", "completion", "label"),
+}
+
+
+def read_written(path: Path, material: Material, renderer: Renderer) -> list[Sample]:
+    """The samples of a JSON-lines file whose rows have the shape of `material`.
+
+    Raises:
+        MissingError: there is no such file.
+        InputError: a line cannot be used; the message names it.
+        TooLittleDataError: the file is empty.
+    """
+    if not path.is_file():
+        raise MissingError(f"There is no file {path}.", "", "nightschool train --data FILE.jsonl")
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+    rows = [(f"line {number}", _parse(line, f"line {number}")) for number, line in lines if line.strip()]
+    if not rows:
+        raise TooLittleDataError(f"The file {path.name} is empty.", "It has no lines.", "Write some.")
+    return samples_of(rows, material, renderer)
+
+
+def samples_of(rows: Iterable[tuple[str, Json]], material: Material, renderer: Renderer) -> list[Sample]:
+    """Samples of named rows. A pair becomes two of one group, annotated `preferred` 1 and 0; a label a reward.
+
+    Raises:
+        InputError: a row has another shape.
+    """
+    found: list[Sample] = []
+    for name, row in rows:
+        _check_shape(name, row, material)
+        if material == Material.DEMONSTRATIONS:
+            found.append(render(row, renderer, name))
+        elif material == Material.PAIRS:
+            for side, preferred in (("chosen", 1.0), ("rejected", 0.0)):
+                sample = _reply(row, row[side], renderer, f"{name}, {side}")
+                found.append(replace(sample, group_id=name, annotations={"preferred": preferred}))
+        else:
+            found.append(replace(_reply(row, row["completion"], renderer, name), reward=float(bool(row["label"]))))
+    return found
+
+
+def render(row: Json, renderer: Renderer, name: str) -> Sample:
+    """One conversation as a sample whose masks cover the assistant's turns."""
+    messages, tools = tuple(row["messages"]), tuple(row.get("tools") or ())
+    turns = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
+    if not turns:
+        raise _wrong(name, "it has no assistant turn, so there is nothing to learn")
+    written = {place: renderer.completion_ids(write_calls(messages[place])) for place in turns}
+    token_ids = [*renderer.prompt_ids(messages[: turns[-1]], tools), *written[turns[-1]]]
+    completion_mask = [False] * len(token_ids)
+    for place, reply in written.items():
+        first = len(renderer.prompt_ids(messages[:place], tools))
+        if token_ids[first : first + len(reply)] != reply:
+            raise _wrong(name, f"its turn {place} is rendered differently with what comes after it")
+        completion_mask[first : first + len(reply)] = [True] * len(reply)
+    return Sample(name, tuple(token_ids), tuple(completion_mask), tuple(completion_mask))
+
+
+def _reply(row: Json, reply: Sequence[Json], renderer: Renderer, name: str) -> Sample:
+    """A conversation of which the last turn alone is learned."""
+    whole = render({"messages": [*row["prompt"], *reply], "tools": row.get("tools")}, renderer, name)
+    first = len(whole.completion_mask) - _length_of_last(whole.completion_mask)
+    learned = tuple(place >= first for place in range(len(whole.completion_mask)))
+    return replace(whole, completion_mask=learned, loss_mask=learned)
+
+
+def _length_of_last(completion_mask: Sequence[bool]) -> int:
+    """How many of the last tokens are one run of sampled ones."""
+    return next((run for run, used in enumerate(reversed(completion_mask)) if not used), len(completion_mask))
+
+
+def _parse(line: str, name: str) -> Json:
+    try:
+        row: Any = json.loads(line)
+    except ValueError as error:
+        raise _wrong(name, f"it is not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise _wrong(name, "it is not an object")
+    if isinstance(row.get("tools"), str):  # one text, so that rows of different tools share one schema
+        try:
+            row["tools"] = json.loads(row["tools"] or "null")
+        except ValueError as error:
+            raise _wrong(name, f"its tools are not JSON ({error})") from error
+    return row
+
+
+def _check_shape(name: str, row: Json, material: Material) -> None:
+    wanted = SHAPES[material]
+    missing = [key for key in wanted if key not in row]
+    if missing:
+        raise _wrong(name, f"it has no {missing[0]!r}; {material} need {', '.join(wanted)}")
+    for key in wanted:
+        if key != "label" and not (isinstance(row[key], list) and all(isinstance(m, dict) for m in row[key])):
+            raise _wrong(name, f"its {key!r} is not a list of messages")
+    replies = {Material.PAIRS: ("chosen", "rejected"), Material.JUDGED: ("completion",)}.get(material, ())
+    for key in replies:
+        if [message.get("role") for message in row[key]] != ["assistant"]:
+            raise _wrong(name, f"its {key!r} is not one message of the assistant")
+    if "label" in wanted and not isinstance(row["label"], bool):
+        raise _wrong(name, "its label is neither true nor false")
+    if not isinstance(row.get("tools") or [], list):
+        raise _wrong(name, "its tools are not a list")
+
+
+def _wrong(where: str, why: str) -> InputError:
+    return InputError(f"The data cannot be used: {where}.", f"{why[0].upper()}{why[1:]}.", "Correct it.")

@@ -1,0 +1,22 @@
+"""Every objective by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nightschool.errors import InputError
+from nightschool.objectives.dpo import DPO
+from nightschool.objectives.loss import Objective
+from nightschool.objectives.oapl import OAPL
+from nightschool.objectives.oapl_group import OAPL_GROUP
+from nightschool.objectives.sft import SFT
+
+OBJECTIVES: Mapping[str, Objective] = {objective.name: objective for objective in (SFT, DPO, OAPL, OAPL_GROUP)}
+
+
+def find_objective(name: str) -> Objective:
+    """Raises: InputError when there is none of that name."""
+    if name not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        raise InputError(f"There is no objective {name!r}.", f"Known are {known}.", "nightschool objectives")
+    return OBJECTIVES[name]

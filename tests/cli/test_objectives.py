@@ -1,0 +1,67 @@
+"""`nightschool objectives` and training from files of every shape, on a tiny model."""
+
+import json
+
+import pytest
+
+QUESTION = {"role": "user", "content": "order 7"}
+
+
+def write(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def reply(text):
+    return {"role": "assistant", "content": text}
+
+
+def pairs(path, count=40):
+    made = ({"role": "user", "content": f"order {i}"} for i in range(count))
+    return write(path, *({"prompt": [q], "chosen": [reply("the tool")], "rejected": [reply("7")]} for q in made))
+
+
+def thumbs(path, count=64):
+    made = (({"role": "user", "content": f"order {i}"}, i % 2 == 0) for i in range(count))
+    rows = ({"prompt": [q], "completion": [reply("the tool" if good else "7")], "label": good} for q, good in made)
+    return write(path, *rows)
+
+
+@pytest.fixture
+def base(run, tiny):
+    return lambda *words: run(*words, "--agent", "shop", "--json")
+
+
+@pytest.fixture(autouse=True)
+def settings(state, tiny):
+    (state.parent / "nightschool.toml").write_text(f"model = {json.dumps(str(tiny))}\n")
+
+
+def test_pairs_are_for_dpo_alone_and_thumbs_for_single_rollouts(base, tmp_path):
+    told = base("objectives", "--data", str(pairs(tmp_path / "pairs.jsonl")))
+    assert told.code == 0, told.err
+    legal = {one["name"]: one["rows"] for one in told.document["data"]["objectives"] if one["against"] is None}
+    assert legal["dpo"] == 80, "two rows a pair"
+    assert set(legal) == {"dpo"}
+    assert told.document["data"]["advised"] == "dpo"
+    told = base("objectives", "--data", str(thumbs(tmp_path / "thumbs.jsonl")))
+    legal = {one["name"]: one["rows"] for one in told.document["data"]["objectives"] if one["against"] is None}
+    assert legal["oapl"] == 64
+    assert "oapl_group" not in legal, "no request was answered twice"
+    assert told.document["data"]["advised"] == "oapl"
+
+
+def test_nothing_recorded_is_said_with_what_would_do(base, store):
+    told = base("objectives")
+    assert told.document["data"]["advised"] is None
+    assert all(one["against"] for one in told.document["data"]["objectives"])
+
+
+@pytest.mark.parametrize(("objective", "data"), [("dpo", pairs), ("oapl", thumbs)])
+def test_a_file_trains_an_adapter(base, tiny, tmp_path, state, objective, data):
+    path = data(tmp_path / "data.jsonl")
+    told = base("train", "--objective", objective, "--data", str(path), "--model", str(tiny))
+    assert told.code == 0, told.err
+    found = told.document["data"]
+    assert found["objective"] == objective
+    assert (state / "adapters" / found["adapter"] / "adapter_model.safetensors").exists()
