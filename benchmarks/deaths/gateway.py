@@ -59,6 +59,8 @@ CLIENTS = 12
 TURNS = 4
 ROUND_S = 60.0
 LIFE_S = 1.0
+# Clients may learn of two replies in another order than they were sent in; by so much at most.
+ORDER_S = 0.1
 TEXT = "Hello ✓"
 GONE = (openai.APIConnectionError, httpx2.HTTPError, aiohttp.ClientError, ConnectionError)
 
@@ -116,7 +118,8 @@ def report_rows(told: Told, found: Counter[str], count: int) -> list[Row]:
         "feedback doubled": f"{told.num_sent_again} were sent again, for want of an answer",
     }
     claims = ("replies lost", "exchanges doubled", "feedback lost", "feedback doubled", "feedback beside its exchange")
-    rows = [exactly(f"gateway: {claim}", found[claim], 0, notes.get(claim, "")) for claim in (*claims, "damaged")]
+    claims += ("damaged", "lost, though a later reply is stored")
+    rows = [exactly(f"gateway: {claim}", found[claim], 0, notes.get(claim, "")) for claim in claims]
     for mode, ages in told.lost.items():
         rows.append(Row(f"gateway: replies lost under {mode}", str(len(ages)), note=f"of {by_mode[mode]}"))
         name, oldest = f"gateway: oldest under {mode}, s before the death", max(ages, default=0.0)
@@ -245,11 +248,13 @@ def compare(place: str, told: Told, died_at: float) -> Counter[str]:
         rows = conn.execute(sa.select(*columns)).all()
         ids, by_key = {row.id for row in rows}, {row.external_key: row.id for row in rows}
         found["exchanges doubled"] += len(rows) - len({row.upstream_id for row in rows})
+        newest = max((reply.at for reply in told.latest if reply.exchange_id in ids), default=0.0)
         for reply in told.latest:
             if reply.exchange_id in ids:
                 found["damaged"] += not whole(conn, reply)
             elif reply.mode in MAY_LOSE:
                 told.lost[reply.mode].append(died_at - reply.at)
+                found["lost, though a later reply is stored"] += reply.at < newest - ORDER_S
                 del told.replies[reply.exchange_id]
         found["replies lost"] += len(told.replies.keys() - ids)
         said = conn.execute(sa.select(feedback)).all()
