@@ -293,6 +293,8 @@ def require_groups(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
     for sample in samples:
         if sample.group_id is None:
             raise _refused("a group compares rollouts of one task", f"sample {sample.id} is in no group")
+        if sample.annotations.get("num_rows", 1.0) != 1.0:
+            raise _refused("a rollout is one row of its group", f"sample {sample.id} is a part of one")
         groups.setdefault(sample.group_id, []).append(sample)
     for name, members in groups.items():
         if len(members) < 2:

@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from nightschool.training.losses.likelihood import sft
-from nightschool.training.losses.log_ratio import squared_log_ratio
+from nightschool.training.losses.log_ratio import group_variance, squared_log_ratio
 from nightschool.training.losses.preference import dpo
+from nightschool.training.losses.reinforce import reinforce, topr
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "sft": sft,
     "squared_log_ratio": squared_log_ratio,
+    "group_variance": group_variance,
+    "reinforce": reinforce,
+    "topr": topr,
     "dpo": dpo,
 }
 
 # Losses in which sequences of the whole batch enter one expression that is not a sum over them.
-COUPLED: frozenset[str] = frozenset({"dpo"})
+COUPLED: frozenset[str] = frozenset({"dpo", "group_variance"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nightschool.errors import InputError
 from nightschool.training.losses.batch import TokenBatch
 
 
@@ -24,3 +25,27 @@ def squared_log_ratio(batch: TokenBatch) -> Tensor:
         spent = (advantage < 0) & (log_ratio < batch.annotations["floor"]) & (residual > 0)
         residual = torch.where(spent, residual.detach(), residual)
     return (batch.weights * residual.square() / (2 * beta)).sum() / batch.num_sequences
+
+
+def group_variance(batch: TokenBatch) -> Tensor:
+    """weight * beta / 2 * (LR - r / beta + log Z)^2, log Z the group's mean of r / beta - LR; mean over sequences.
+
+    `annotations`: `reward`, `beta`. The mean is weighted as the squares are; at LR = 0 the gradient is that of a
+    policy gradient with the group's mean reward as baseline. Coupled: a group's rows are seen together.
+
+    Implements: Richter et al., arXiv:2010.10436; Bartoldson et al., arXiv:2503.18929 (unverified), times beta / 2.
+    """
+    beta = batch.noted("beta")
+    implied = batch.noted("reward") / beta - batch.log_ratios()
+    log_z = _group_means(batch, implied)
+    return (batch.weights * beta / 2 * (implied - log_z).square()).sum() / batch.num_sequences
+
+
+def _group_means(batch: TokenBatch, values: Tensor) -> Tensor:
+    """Each sequence's mean over its group: (B,) -> (B,). Raises: InputError for a group of one."""
+    groups = batch.groups
+    if groups is None or (groups < 0).any() or (torch.bincount(groups) < 2).any():
+        raise InputError("A group compares replies to one request.", "A batch holds one that stands alone.", "")
+    zeros = values.new_zeros(int(groups.max()) + 1)
+    weights = zeros.index_add(0, groups, batch.weights).clamp(min=1e-12)
+    return (zeros.index_add(0, groups, batch.weights * values) / weights)[groups]
