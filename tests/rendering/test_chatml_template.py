@@ -26,11 +26,13 @@ arguments = st.dictionaries(names, st.integers() | words, max_size=2)
 
 @st.composite
 def tools(draw: st.DrawFn) -> dict[str, Any]:
-    properties = draw(st.dictionaries(names, st.sampled_from([{"type": "string"}, {"type": ["string", "null"]}, {}])))
-    schema = {"type": "object", "properties": properties, "required": draw(st.lists(st.sampled_from(["a", "b", "c"])))}
+    specs = st.sampled_from([{"type": "string"}, {"type": ["string", "null"]}, {"type": None}, {}, True, None])
+    required = st.none() | st.lists(st.sampled_from(["a", "b", "c"]))
+    properties = draw(st.none() | st.dictionaries(names, specs))
+    schema = {"type": "object", "properties": properties, "required": draw(required)}
     function: dict[str, Any] = {"name": draw(names)}
-    function |= draw(st.sampled_from([{}, {"parameters": schema}]))
-    function |= draw(st.sampled_from([{}, {"description": draw(words)}]))
+    function |= draw(st.sampled_from([{}, {"parameters": schema}, {"parameters": None}]))
+    function |= draw(st.sampled_from([{}, {"description": draw(words)}, {"description": None}]))
     return {"type": "function", "function": function}
 
 

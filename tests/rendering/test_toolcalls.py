@@ -55,3 +55,12 @@ def test_tools_are_announced_as_signatures_with_optional_arguments_marked():
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
     tool = {"type": "function", "function": {"name": "f", "description": "does it", "parameters": schema}}
     assert "f(a: string, b?: integer): does it" in announce((tool,))
+
+
+def test_what_a_tool_leaves_null_is_not_said():
+    nulls = {"name": "f", "description": None, "parameters": {"properties": {"a": {"type": None}}, "required": None}}
+    tools = (
+        {"type": "function", "function": nulls},
+        {"type": "function", "function": {"name": "g", "parameters": None}},
+    )
+    assert announce(tools).splitlines()[1:3] == ["f(a?: any)", "g()"]

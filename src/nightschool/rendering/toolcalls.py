@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from nightschool.store.matching import content_text
 from nightschool.types import Json
@@ -32,14 +33,18 @@ def announce(tools: tuple[Json, ...]) -> str:
     for tool in tools:
         function = tool["function"]
         schema = function.get("parameters") or {}
-        required = set(schema.get("required", ()))
+        required = schema.get("required") or ()
         arguments = ", ".join(
-            f"{name}{'' if name in required else '?'}: {spec.get('type', 'any')}"
-            for name, spec in schema.get("properties", {}).items()
+            f"{name}{'' if name in required else '?'}: {_type(spec)}"
+            for name, spec in (schema.get("properties") or {}).items()
         )
-        lines.append(f"{function['name']}({arguments}): {function.get('description', '')}".rstrip(": "))
+        lines.append(f"{function['name']}({arguments}): {function.get('description') or ''}".rstrip(": "))
     lines.append('To call one: <tool_call>{"name": ..., "arguments": {...}}</tool_call>')
     return "\n".join(lines)
+
+
+def _type(spec: Any) -> Any:
+    return (spec.get("type") if isinstance(spec, dict) else None) or "any"
 
 
 def write_calls(message: Json) -> str:
