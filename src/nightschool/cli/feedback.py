@@ -103,13 +103,18 @@ def import_file(
 
     Example: nightschool feedback import tickets.csv --dry-run
     """
+    from nightschool.access.keys import key_secret
+    from nightschool.access.privacy import read_privacy
     from nightschool.feedback.importing import OUTCOMES, import_table
 
     call: Call = ctx.obj
     with call.store(create=True) as store, call.progress.phase(f"Reading {file.name}", f"Read {file.name}"):
-        report = import_table(
-            store, file.expanduser(), time.time(), dry_run, lambda rows: call.progress.say(f"{rows} rows")
-        )
+        privacy = read_privacy(call.config.section("privacy"), key_secret(call.config.state))
+
+        def say(rows: int) -> None:
+            call.progress.say(f"{rows} rows")
+
+        report = import_table(store, file.expanduser(), time.time(), dry_run, say, privacy)
     data = report.as_json() | {"dry_run": dry_run, "file": str(file)}
     counts = ", ".join(f"{data[outcome]} {outcome}" for outcome in OUTCOMES)
     sentence = f"{data['rows']} rows{' would be' if dry_run else ''}: {counts}."

@@ -32,6 +32,7 @@ from nightschool.types import FeedbackKind, Json
 ROWS_PER_WRITE = 50
 EXAMPLES = 20
 OUTCOMES = ("matched", "unmatched", "ambiguous", "duplicate", "refused")
+SECRETS_ONLY = Privacy()
 KEY_TYPES = ("exchange", "session", "external_key", "turn", "tool_call")
 OPTIONAL = ("name", "time", "author", "source", "scale")
 THUMBS = {"true": True, "1": True, "up": True, "false": False, "0": False, "down": False}
@@ -103,9 +104,14 @@ class ImportReport:
 
 
 def import_table(
-    store: Store, path: Path, now: float, dry_run: bool, say: Callable[[int], None] = lambda _rows: None
+    store: Store,
+    path: Path,
+    now: float,
+    dry_run: bool,
+    say: Callable[[int], None] = lambda _rows: None,
+    privacy: Privacy = SECRETS_ONLY,
 ) -> ImportReport:
-    """Take in the rows of a file; with `dry_run` only tell what would become of them.
+    """Take in the rows of a file, without what `privacy` keeps out; with `dry_run` only tell what would become of them.
 
     A row that was taken in before, from this file or another, is a duplicate: an import that was broken off is
     simply run again. Rows that say when they were observed are known by that and their content; rows that do not
@@ -117,7 +123,7 @@ def import_table(
     report = ImportReport(ignored=table.ignored)
     origin, state = new_id(), _Seen()
     while part := list(islice(table.rows, ROWS_PER_WRITE)):
-        batch = _Batch(store.tenant, part, now, origin)
+        batch = _Batch(store.tenant, part, now, origin, privacy)
         with suppress(_NothingKept):
             store.write(lambda conn, batch=batch: batch.run(conn, state, report, dry_run))
         say(report.outcomes.total())
@@ -157,9 +163,6 @@ class _Seen:
         return f"import:{said.hex()}:{changes}", False
 
 
-SECRETS_ONLY = Privacy()
-
-
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """Rows that are stored in one write."""
@@ -168,6 +171,7 @@ class _Batch:
     rows: list[TableRow]
     now: float
     origin: str
+    privacy: Privacy
 
     def run(self, conn: sa.Connection, seen: _Seen, report: ImportReport, dry_run: bool) -> None:
         for row in self.rows:
@@ -180,7 +184,7 @@ class _Batch:
     ) -> tuple[str, str] | tuple[str]:
         """The row's outcome and, where it is not stored, why."""
         try:
-            item = hidden(replace(_read(row, report, self.now), origin=self.origin), SECRETS_ONLY)
+            item = hidden(replace(_read(row, report, self.now), origin=self.origin), self.privacy)
             key, repeated = seen.key(item)
             if repeated:
                 return "duplicate", "the file says it twice"
