@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from nightschool.training.losses.distillation import hindsight, reverse_kl
 from nightschool.training.losses.likelihood import sft
 from nightschool.training.losses.log_ratio import group_variance, squared_log_ratio
 from nightschool.training.losses.preference import dpo
@@ -18,6 +19,8 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "reinforce": reinforce,
     "topr": topr,
     "dpo": dpo,
+    "hindsight": hindsight,
+    "reverse_kl": reverse_kl,
 }
 
 # Losses in which sequences of the whole batch enter one expression that is not a sum over them.

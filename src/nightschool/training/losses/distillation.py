@@ -1,0 +1,89 @@
+"""Distillation: the policy is drawn to what a teacher makes of the same tokens. The teacher never gets a gradient.
+
+On logged text the sampled-token forms are regressions of a token's log-ratio, well defined for whoever sampled it; the
+divergences compare whole distributions, or their K likeliest tokens with one bucket for the rest.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nightschool.errors import InputError
+from nightschool.objectives.loss import Aggregation
+from nightschool.training.losses.batch import TokenBatch
+
+TEACHER, BEHAVIOR = "teacher_logprobs", "behavior_logprobs"
+ROUNDING = 1e-6  # of probabilities that should add up to one
+
+
+def hindsight(batch: TokenBatch, clip: float = 5.0, aggregation: Aggregation = Aggregation.SEQUENCE_MEAN) -> Tensor:
+    """Half the squared distance of a token's log-probability to the teacher's, linear beyond `clip` nats.
+
+    Where both are scored by current weights its gradient is that of the surrogate sg(lp - lp_T) * lp, whoever sampled
+    the token; unlike that one it is bounded below, and says how far the two are apart. Beyond `clip` the pull is
+    constant: a strong hint moves a token no further.
+
+    Implements: Kleine Buening et al., arXiv:2603.12273, offline form, as a regression (unverified against the paper).
+    Shapes: `teacher_logprobs` (N,).
+    """
+    distance = batch.logprobs - batch.given(TEACHER)
+    inside = distance.abs() <= clip
+    values = torch.where(inside, 0.5 * distance.square(), clip * distance.abs() - 0.5 * clip * clip)
+    return batch.reduced(values, aggregation)
+
+
+def reverse_kl(
+    batch: TokenBatch,
+    gate: float | None = None,
+    max_ratio: float | None = None,
+    aggregation: Aggregation = Aggregation.TOKEN_MEAN,
+) -> Tensor:
+    """sg(lp - lp_T) * lp on sampled tokens: in expectation over the policy the gradient of the reverse divergence.
+
+    `gate`: each token counts sigma(gate * (lp_T - lp)), so that where the teacher likes it less it hardly counts.
+    `max_ratio`: tokens of another sampler are weighed by min(policy / behavior, max_ratio).
+
+    Implements: Lu et al. (on-policy distillation); the gate of arXiv:2605.15155 (unverified). The value says little.
+    Shapes: `teacher_logprobs` (N,), `behavior_logprobs` (N,) with `max_ratio`.
+    """
+    gap = batch.given(TEACHER) - batch.logprobs.detach()
+    weights = torch.ones_like(gap) if gate is None else torch.sigmoid(gate * gap)
+    if max_ratio is not None:
+        weights = weights * (batch.logprobs.detach() - batch.given(BEHAVIOR)).exp().clamp(max=max_ratio)
+    return batch.reduced(-weights * gap * batch.logprobs, aggregation)
+
+
+def divergence(student: Tensor, teacher: Tensor, alpha: float) -> Tensor:
+    """The generalized Jensen-Shannon divergence of two distributions at each of N places.
+
+    alpha 0: KL(teacher || student), forward; 1: KL(student || teacher), reverse; between them, with the mixture
+    m = (1 - alpha) student + alpha teacher, (1 - alpha) KL(student || m) + alpha KL(teacher || m).
+
+    Implements: Agarwal et al., arXiv:2306.13649, in the convention of Huebotter et al., arXiv:2601.20802.
+    Shapes: log-probabilities (N, K) each, rows that add up to one -> (N,).
+    """
+    teacher = teacher.detach()
+    if alpha == 0:
+        return _kl(teacher, student)
+    if alpha == 1:
+        return _kl(student, teacher)
+    weights = torch.tensor([1 - alpha, alpha], dtype=student.dtype, device=student.device).log()
+    mixture = torch.logaddexp(student + weights[0], teacher + weights[1])
+    return (1 - alpha) * _kl(student, mixture) + alpha * _kl(teacher, mixture)
+
+
+def with_tail(top: Tensor) -> Tensor:
+    """The log-probabilities of K tokens and, as one more, of everything else: (N, K) -> (N, K + 1).
+
+    Raises: InputError when the K are more than everything.
+    """
+    total = top.exp().sum(dim=-1)
+    if (total > 1 + ROUNDING).any():
+        raise InputError("Log-probabilities do not add up.", f"Those of {top.shape[-1]} tokens exceed one.", "")
+    rest = torch.log1p(-total.clamp(max=1 - ROUNDING))
+    return torch.cat([top, rest[..., None]], dim=-1)
+
+
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    return (p.exp() * (p - q)).sum(dim=-1)
