@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nightschool.errors import StoreError
 from nightschool.store import bodies
 from nightschool.store.blobs import get_blob, put_blob
-from nightschool.store.bodies import MESSAGE, Body, get_body, put_bodies, scan
+from nightschool.store.bodies import MESSAGE, Body, body_references, cut, get_body, put_bodies, scan
 from nightschool.store.memo import Memo
 from nightschool.store.schema import blobs as blob_table
 from nightschool.store.schema import bodies as body_table
@@ -218,3 +218,56 @@ def test_a_message_spelled_otherwise_is_kept_once_more_and_then_counted(store):
     assert [(row.variant, row.data) for row in rows] == [(1, other.encode())]
     for n in range(12):  # a client that never spells the same twice is restored all the same
         round_trip(store, chat('{"role":"user",' + " " * n + '"content":"hello"}', third))
+
+
+def put_reply(conn, raw: bytes, message: dict) -> str:
+    memo = Memo()
+    asked = grow("default", [{"role": "user", "content": "hi"}])
+    reply = grow("default", [message], asked[-1])[0]
+    put_nodes(conn, "default", [*asked, reply], memo)
+    return put_bodies(conn, "default", [Body(1000.0, raw, cut(raw), reply=reply)], memo)[0]
+
+
+LONG = " ".join(f"word{n * n}" for n in range(400))
+PARTS = [LONG[at : at + 5] for at in range(0, len(LONG), 5)]
+STREAM = b"".join(b"data: %b\n\n" % json.dumps({"choices": [{"delta": {"content": part}}]}).encode() for part in PARTS)
+
+
+@pytest.mark.parametrize("text", ["Certainly: the red scarf was sent on Monday.", LONG, "", "\u201cs\u00ed\u201d"])
+def test_a_reply_is_kept_as_what_its_message_does_not_say(store, text):
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    answer = {"id": "chatcmpl-0123456789abcdef", "object": "chat.completion", "model": "shop", "choices": [choice]}
+    raw = json.dumps(answer, ensure_ascii=False).encode()
+    key = store.write(lambda conn: put_reply(conn, raw, message))
+    with store.read() as conn:
+        assert get_body(conn, "default", key) == raw
+        segments = conn.scalar(sa.select(body_table.c.segments).where(body_table.c.hash == key)) or b""
+        assert segments[0] == bodies.REPLY
+        # code, length, hash; the id of 16 digits; and hardly anything else
+        assert len(segments) < 1 + 4 + 20 + 16 + 60 + len(text) // 20
+        assert body_references(conn, "default", segments) == (set(), {segments[5:25].hex()})
+
+
+def test_a_streamed_reply_of_any_length_is_too(store):
+    key = store.write(lambda conn: put_reply(conn, STREAM, {"role": "assistant", "content": LONG}))
+    with store.read() as conn:
+        assert get_body(conn, "default", key) == STREAM
+        size = conn.scalar(sa.select(sa.func.length(body_table.c.segments)).where(body_table.c.hash == key)) or 0
+    assert len(STREAM) > 2**15
+    assert size < len(STREAM) / 8
+
+
+def test_a_reply_whose_message_is_kept_in_another_spelling_comes_back(store):
+    message = {"role": "assistant", "content": "as before, and long enough to be worth sharing with the body " * 2}
+    asked = [{"role": "user", "content": "hi"}]
+    spelled = [b'{"role":"user","content":"hi"}', json.dumps(message, indent=2).encode()]
+    store.write(lambda conn: put_nodes(conn, "default", grow("default", [*asked, message], None, spelled)))
+    raw = json.dumps({"choices": [{"message": message}]}).encode()
+    key = store.write(lambda conn: put_reply(conn, raw, message))
+    with store.read() as conn:
+        assert get_body(conn, "default", key) == raw
+
+
+def test_what_replies_are_deflated_with_is_part_of_the_format():
+    assert hashlib.sha256(bodies.ENVELOPE).hexdigest()[:16] == "9abcce9f94bb2580"

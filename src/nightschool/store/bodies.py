@@ -6,7 +6,8 @@ of a branch of the tree, one reference to its leaf stands for all of them, and a
 spelled as the tree keeps it. Where they are not, each element is a reference to a blob that holds its spelling,
 and so that these do not add up either, every eighth message closes a page: a blob of the segments since the
 last page, which begins with a reference to that one. The top-level `tools` are a blob. Whatever cannot be read
-as JSON is one literal.
+as JSON is one literal. Of a reply, plain or streamed, what its message does not say is kept: it is deflated with the
+message as dictionary.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import json
 import re
 import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,18 +26,36 @@ import sqlalchemy as sa
 from nightschool.errors import StoreError
 from nightschool.store.attachments import MIN_CHARS, RUN
 from nightschool.store.blobs import get_blob, get_blobs, put_hashed
+from nightschool.store.columns import Ready
 from nightschool.store.memo import Memo
 from nightschool.store.prepared import Prepared, insert_into
 from nightschool.store.schema import bodies
-from nightschool.store.tree import Node, load_spelled
+from nightschool.store.tree import Node, load_content, load_spelled
 
 MESSAGE, TOOLS, ATTACHMENT = "messages", "tools", "attachment"
 MESSAGE_KEYS = (MESSAGE, "input")  # the second in OpenAI Responses
 WORTH_SHARING = 48  # a reference takes 33 bytes
-LITERAL, REFERENCE, PAGE, BRANCH = 0, 1, 2, 3
+LITERAL, REFERENCE, PAGE, BRANCH, REPLY = 0, 1, 2, 3, 4
 DIGEST_BYTES, NODE_BYTES = 32, 20
 TIME_CHARS, KEY_CHARS = 12, 32  # of a body's key
 PAGE_MESSAGES = 8
+WORTH_DEFLATING = 96
+# What replies of the usual services say beside their message. Part of the format: another text is another code.
+ENVELOPE = (
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":'
+    b'""}}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n"usage":{"input_tokens":,"output_tokens":,'
+    b'"stop_reason":"end_turn","stop_sequence":null,"id":"msg_","type":"message","role":"assistant","content":[{"type":'
+    b'"text","text":""}],"id":"resp_","object":"response","status":"completed","output":[{"type":"output_text",'
+    b'data: {"id":"chatcmpl-","object":"chat.completion.chunk","created":17,"model":"","system_fingerprint":"fp_",'
+    b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+    b'data: [DONE]\n\n"tool_calls":[{"id":"call_","type":"function","function":{"name":"","arguments":"{\\"\\"}"}}],'
+    b'"refusal":null,"annotations":[],"finish_reason":"tool_calls","usage":{"prompt_tokens":,"completion_tokens":,'
+    b'"total_tokens":,"prompt_tokens_details":{"cached_tokens":0,"audio_tokens":0},"completion_tokens_details":'
+    b'{"reasoning_tokens":0}},"service_tier":"default"}{"id": "chatcmpl-", "object": "chat.completion", "created": 17, '
+    b'"model": "", "choices": [{"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}]}'
+    b'{"id":"chatcmpl-","object":"chat.completion","created":17,"model":"","choices":[{"index":0,"message":'
+    b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":"stop"}]}'
+)
 SPACE = " \t\n\r"
 
 _insert = insert_into(bodies, or_ignore=True)
@@ -57,12 +77,13 @@ class Segment(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Body:
     """A body to be stored, from `at` (seconds since the epoch). `nodes` is the branch that its messages are, one
-    for each, or empty."""
+    for each, or empty; `reply` the message that it gives, if it is a reply."""
 
     at: float
     raw: bytes
     segments: Sequence[Segment]
     nodes: Sequence[Node] = ()
+    reply: Node | None = None
 
 
 def put_bodies(conn: sa.Connection, tenant: str, new: Sequence[Body], memo: Memo) -> list[str]:
@@ -101,6 +122,8 @@ def get_body(conn: sa.Connection, tenant: str, body_key: str) -> bytes:
             todo += _decode(get_blob(conn, tenant, data.hex()))[::-1]
         elif code == BRANCH:
             parts.append(_restore_branch(conn, tenant, data))
+        elif code == REPLY:
+            parts.append(_inflate(data[NODE_BYTES:], load_content(conn, tenant, data[:NODE_BYTES].hex())))
         else:
             parts.append(data.hex() if code == REFERENCE else data)
     shared = get_blobs(conn, tenant, [part for part in parts if isinstance(part, str)])
@@ -121,7 +144,7 @@ def body_references(conn: sa.Connection, tenant: str, segments: bytes) -> tuple[
     todo = _decode(segments)
     while todo:
         code, data = todo.pop()
-        if code == BRANCH:
+        if code in (BRANCH, REPLY):
             leaves.add(data[:NODE_BYTES].hex())
         elif code in (REFERENCE, PAGE) and data.hex() not in found:
             found.add(data.hex())
@@ -222,6 +245,11 @@ def _next(text: str, at: int, close: str) -> int:
 def _encode(body: Body, memo: Memo) -> tuple[bytes, dict[str, bytes]]:
     """The bytes that stand for a body, and the blobs they refer to, by hash."""
     shared: dict[str, bytes] = {}
+    told = body.reply if len(body.raw) >= WORTH_DEFLATING and len(body.segments) == 1 else None
+    if (
+        told is not None and memo.variants.get((told.hash, told.kept)) == 0
+    ):  # only what the store keeps can be had again
+        return _told_by_message(body.raw, told), shared
     places = [at for at, segment in enumerate(body.segments) if segment.kind == MESSAGE]
     branch = _refer_to_branch(body, places, memo)
     if branch is None:
@@ -243,6 +271,18 @@ def _refer_to_branch(body: Body, places: Sequence[int], memo: Memo) -> bytes | N
     packed = bytes(number or 0 for number in numbers).rstrip(b"\0")
     leaf = bytes.fromhex(body.nodes[-1].hash)
     return b"".join((bytes([BRANCH]), leaf, bytes([len(separator)]), separator, struct.pack("<I", len(packed)), packed))
+
+
+def _told_by_message(raw: bytes, reply: Node) -> bytes:
+    known = ENVELOPE + reply.kept
+    window = (12, 5) if len(raw) + len(known) <= 4096 else (15, 8)
+    packer = zlib.compressobj(1, zlib.DEFLATED, -window[0], window[1], zlib.Z_DEFAULT_STRATEGY, known)
+    packed = packer.compress(raw) + packer.flush()
+    return Ready(b"".join((bytes([REPLY]), struct.pack("<I", len(packed)), bytes.fromhex(reply.hash), packed)))
+
+
+def _inflate(packed: bytes, message: bytes) -> bytes:
+    return zlib.decompressobj(-15, ENVELOPE + message).decompress(packed)
 
 
 def _restore_branch(conn: sa.Connection, tenant: str, data: bytes) -> bytes:
@@ -282,7 +322,7 @@ def _literal(data: bytes) -> bytes:
 
 
 def _decode(data: bytes) -> list[tuple[int, bytes]]:
-    """(code, literal bytes, digest or branch) in order."""
+    """(code, literal bytes, digest, branch, or message and what it does not say) in order."""
     parts: list[tuple[int, bytes]] = []
     at = 0
     while at < len(data):
@@ -292,6 +332,8 @@ def _decode(data: bytes) -> list[tuple[int, bytes]]:
         elif data[at] == BRANCH:
             length = NODE_BYTES + 1 + data[start + NODE_BYTES]
             length += 4 + struct.unpack_from("<I", data, start + length)[0]
+        elif data[at] == REPLY:
+            start, length = at + 5, NODE_BYTES + struct.unpack_from("<I", data, at + 1)[0]
         parts.append((data[at], data[start : start + length]))
         at = start + length
     return parts

@@ -38,8 +38,12 @@ class Packed(TypeDecorator[bytes]):
         return None if value is None else unpack(bytes(value))
 
 
+class Ready(bytes):
+    """Bytes that no packing makes smaller."""
+
+
 def pack(data: bytes) -> bytes:
-    if len(data) >= WORTH_PACKING:
+    if len(data) >= WORTH_PACKING and not isinstance(data, Ready):
         # a window no larger than need be: getting the memory for one takes longer than packing a message
         packer = zlib.compressobj(1, zlib.DEFLATED, *((12, 5) if len(data) <= 4096 else (15, 8)))
         packed = packer.compress(data) + packer.flush()

@@ -138,7 +138,8 @@ def _put_bodies(conn: sa.Connection, tenant: str, parsed: Sequence[_Parsed], row
     for at in answered:
         record = parsed[at].record
         raw = record.reply_body or b""
-        replies.append(Body(record.timing.started_at, raw, cut(raw)))
+        told = parsed[at].replies[0] if parsed[at].replies else None
+        replies.append(Body(record.timing.started_at, raw, cut(raw), reply=told))
     keys = put_bodies(conn, tenant, [*requests, *replies], memo)
     for row, key in zip(rows, keys[: len(rows)], strict=True):
         row["request_body"] = key

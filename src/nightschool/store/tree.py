@@ -214,6 +214,16 @@ def load_spelled(conn: sa.Connection, tenant: str, leaf_hash: str, variants: byt
         raise _unknown(error.args[0][0]) from error
 
 
+def load_content(conn: sa.Connection, tenant: str, node_hash: str) -> bytes:
+    """What the store keeps of one message. Raises StoreError when it is not stored."""
+    data, blob = with_content()
+    query = sa.select(data).select_from(table.outerjoin(blobs, blob))
+    found = conn.scalar(query.where(table.c.tenant == tenant, table.c.hash == node_hash))
+    if found is None:
+        raise _unknown(node_hash)
+    return found
+
+
 def with_content(
     tenant: sa.ColumnElement[Any] | str = table.c.tenant,
 ) -> tuple[sa.ColumnElement[bytes], sa.ColumnElement[bool]]:
