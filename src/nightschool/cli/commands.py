@@ -59,6 +59,7 @@ COMMANDS = (
     ),
     Command("objectives", "teach", "What may be learned from what there is.", "nightschool objectives"),
     Command("train", "teach", "Train a candidate.", "nightschool train --objective sft --data handbook.jsonl"),
+    Command("stages", "teach", "Run a sequence of stages.", "nightschool stages --leave-one-out"),
     Command(
         "gate",
         "decide",
