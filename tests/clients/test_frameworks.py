@@ -37,3 +37,9 @@ def test_a_clerk_calls_its_tool_and_tells_the_result(front: Front, program: str,
     _, answered = check_loop(front)
     assert answered.upstream_id
     check_feedback(front, answered.upstream_id, answered)
+
+
+@pytest.mark.parametrize("way", ["plain", "streamed"])
+def test_a_clerk_that_speaks_responses_does_the_same(front: Front, way: str):
+    assert play("with_openai_agents", front, way, "responses") == ANSWER
+    check_loop(front)

@@ -70,6 +70,7 @@ def test_the_asynchronous_client_several_at_once(front: Front):
         assert by_seed[number].messages[0]["content"] == f"Order {number}?"
         assert by_seed[number].choices[0].message["content"] == text
     assert len({exchange.session_id for exchange in found}) == 4
+    assert [(exchange.fidelity, exchange.fidelity_reason) for exchange in found] == [("exact_tokens", None)] * 4
 
 
 def test_models_are_the_agents(front: Front):

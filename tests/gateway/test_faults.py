@@ -200,6 +200,17 @@ def test_a_client_that_leaves_in_a_stream_leaves_its_part_behind(gateway, upstre
     assert reply_text(gateway, row) == "Hel"
 
 
+def test_a_client_that_leaves_on_reading_the_end_has_a_complete_reply(gateway, upstream):
+    """As the official client does on [DONE]; an engine may end its answer a moment later."""
+    upstream.answer(HEAD, chunk(event("Hello", "stop")), chunk(b"data: [DONE]\n\n"), 20.0, LAST_CHUNK)
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="any", max_retries=0) as client:
+        list(client.chat.completions.create(model="m", messages=ASK["messages"], stream=True))
+    assert upstream.left.wait(10), "it had not ended its answer"
+    [row] = stored(gateway)
+    assert (row.status, row.error, row.training_allowed) == ("ok", None, True)
+    assert reply_text(gateway, row) == "Hello"
+
+
 def test_a_client_that_leaves_before_the_first_byte_is_kept_without_a_reply(gateway, upstream):
     upstream.answer(20.0)
     connection = http.client.HTTPConnection(gateway.url.removeprefix("http://"))

@@ -151,11 +151,13 @@ def _parse(capture: Capture, raw: bytes) -> ParsedReply:
 
 
 def _outcome(capture: Capture, parsed: ParsedReply) -> tuple[str, str | None]:
-    """Status and error. The engine's own word outweighs what the gateway saw: a client may leave on reading it."""
+    """Status and error. The engine's own word outweighs what the gateway saw: a client may leave on reading it.
+
+    Official clients hang up on `[DONE]`; some engines, vLLM among them, end their answer a moment later.
+    """
     refused = capture.http_status is not None and capture.http_status >= 400
-    if refused or parsed.ending == "upstream_error":
-        return parsed.ending, parsed.error
-    if capture.status == "ok":
+    whole = parsed.ending == "ok" and bool(parsed.choices) and capture.status in ("client_closed", "aborted")
+    if refused or whole or parsed.ending == "upstream_error" or capture.status == "ok":
         return parsed.ending, parsed.error
     return capture.status, capture.failure or parsed.error
 
