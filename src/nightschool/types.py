@@ -33,6 +33,9 @@ class Support(StrEnum):
 # Flags of an exchange that bar it from training, or its tokens: `objectives.legality` says which.
 MARKS = ("suspect_empty_args", "redacted", "redacted_reply")
 
+# The API's mark for a log-probability that is not told; vLLM puts it where it has none, or minus infinity.
+UNTOLD_LOGPROB = -9999.0
+
 
 class LogprobProvenance(StrEnum):
     ENGINE = "engine"

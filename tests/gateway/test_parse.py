@@ -86,6 +86,7 @@ def test_ends_that_are_none():
         ({"logprobs": None}, "no log-probabilities"),
         ({"logprobs": {"content": [{"logprob": -1.0}, {"logprob": None}]}}, "not a finite number"),
         ({"logprobs": {"content": [{"logprob": -1.0}, 4]}}, "not a finite number"),
+        ({"logprobs": {"content": [{"logprob": -1.0}, {"logprob": -9999.0}]}}, "not told"),
         ({"logprobs": {"content": [{"logprob": -1.0}]}}, "2 token ids and 1 log-probabilities"),
         ({"token_ids": [], "logprobs": {"content": []}}, None),
     ],

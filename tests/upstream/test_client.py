@@ -35,7 +35,17 @@ def test_score_without_a_prompt_is_refused():
         run(FakeEngine(), lambda c: c.score("tiny-base", [], [3]))
 
 
-@pytest.mark.parametrize("scores", [None, [None], [None, None], [None, {"3": {"logprob": None}}], [None, {"4": {}}]])
+@pytest.mark.parametrize(
+    "scores",
+    [
+        None,
+        [None],
+        [None, None],
+        [None, {"3": {"logprob": None}}],
+        [None, {"3": {"logprob": -9999.0}}],
+        [None, {"4": {}}],
+    ],
+)
 def test_a_missing_score_is_never_a_number(scores, monkeypatch):
     async def demand(self, *_args):
         return {"choices": [{"prompt_logprobs": scores}]}

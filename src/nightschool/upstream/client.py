@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from nightschool.errors import UpstreamError
-from nightschool.types import Json
+from nightschool.types import UNTOLD_LOGPROB, Json
 from nightschool.upstream.connections import SILENCE_S, Answer, Connections, NotConnectedError, cut
 
 CONTROL_S = 120.0
@@ -174,7 +174,7 @@ def _completion_scores(reply: Json, num_prompt_tokens: int, completion_ids: Sequ
     for position, token in enumerate(completion_ids, start=num_prompt_tokens):
         entry = entries[position] if position < len(entries) else None
         value = (entry or {}).get(str(token), {}).get("logprob")
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(value, int | float) or not math.isfinite(value) or value == UNTOLD_LOGPROB:
             raise UpstreamError(
                 "The completion was not scored.",
                 f"The engine gave no log-probability for token {token} at position {position}.",

@@ -9,7 +9,7 @@ from typing import Any
 from nightschool.gateway.dialects.dialect import ParsedReply
 from nightschool.gateway.dialects.sse import Event, load_json
 from nightschool.gateway.dialects.usage import count_usage
-from nightschool.types import Choice, Json
+from nightschool.types import UNTOLD_LOGPROB, Choice, Json
 
 NO_CHOICES = "The reply has no choices."
 
@@ -120,8 +120,8 @@ def _tokens(choice: Growing) -> tuple[tuple[int, ...] | None, tuple[float, ...] 
     if entries is None:
         return ids, None, "The engine gave no log-probabilities."
     scores = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
-    if not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
-        return ids, None, "A log-probability of the engine is not a finite number."
+    if not all(isinstance(one, int | float) and math.isfinite(one) and one != UNTOLD_LOGPROB for one in scores):
+        return ids, None, "A log-probability of the engine is not a finite number, or stands for one that is not told."
     if len(scores) != len(ids):
         return ids, None, f"The engine gave {len(ids)} token ids and {len(scores)} log-probabilities."
     return ids, tuple(float(score) for score in scores if score is not None), None
