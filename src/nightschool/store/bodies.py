@@ -17,7 +17,7 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ WORTH_SHARING = 48  # a reference takes 33 bytes
 LITERAL, REFERENCE, PAGE, BRANCH, REPLY = 0, 1, 2, 3, 4
 DIGEST_BYTES, NODE_BYTES = 32, 20
 TIME_CHARS, KEY_CHARS = 12, 32  # of a body's key
+UNKNOWN = -1  # no variant's number
 PAGE_MESSAGES = 8
 WORTH_DEFLATING = 96
 # What replies of the usual services say beside their message. Part of the format: another text is another code.
@@ -72,6 +73,9 @@ class Segment(NamedTuple):
 
     data: bytes
     kind: str = ""
+
+
+COMMA = Segment(b",")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,25 +166,31 @@ def scan(raw: bytes) -> list[Segment]:
         text = raw.decode()
     except UnicodeDecodeError:
         return [Segment(raw)]
-    if raw.isascii():
-        return _cut_at(_spans(text), lambda start, end: raw[start:end])
-    return _cut_at(_spans(text), lambda start, end: text[start:end].encode())
-
-
-def _cut_at(spans: Iterator[tuple[int, int, str]], part: Callable[[int, int | None], bytes]) -> list[Segment]:
+    spans: list[tuple[int, int, str]] = []
+    try:
+        _find_spans(text, spans)
+    except (ValueError, IndexError, RecursionError, StopIteration):
+        pass
     segments: list[Segment] = []
     done = 0
-    try:
-        for start, end, kind in spans:
-            segments.append(Segment(part(done, start)))
-            if end - start < MIN_CHARS // 4:  # of UTF-8 no more than four bytes are one character
-                segments.append(Segment(part(start, end), kind))
-            else:
-                segments += cut(part(start, end), kind)
-            done = end
-    except (ValueError, IndexError, RecursionError):
-        pass
-    return [*segments, Segment(part(done, None))]
+    part = _slicer(raw, text)
+    for start, end, kind in spans:
+        between = part(done, start)
+        segments.append(COMMA if between == b"," else Segment(between))
+        if end - start < MIN_CHARS // 4:  # of UTF-8 no more than four bytes are one character
+            segments.append(Segment(part(start, end), kind))
+        else:
+            segments += cut(part(start, end), kind)
+        done = end
+    segments.append(Segment(part(done, None)))
+    return segments
+
+
+def _slicer(raw: bytes, text: str) -> Callable[[int, int | None], bytes]:
+    """Takes the bytes from one character of `text`, which is `raw`, to another."""
+    if raw.isascii():
+        return lambda start, end: raw[start:end]
+    return lambda start, end: text[start:end].encode()
 
 
 def cut(raw: bytes, kind: str = "") -> list[Segment]:
@@ -195,8 +205,8 @@ def cut(raw: bytes, kind: str = "") -> list[Segment]:
     return [*segments, Segment(raw[done:], "" if segments else kind)]
 
 
-def _spans(text: str) -> Iterator[tuple[int, int, str]]:
-    """(start, end, kind) of the values worth sharing in a JSON object."""
+def _find_spans(text: str, spans: list[tuple[int, int, str]]) -> None:
+    """Append (start, end, kind) of the values worth sharing in a JSON object."""
     at = _enter(text, _skip(text, 0), "{")
     while text[at] != "}":
         key, at = _decoder.raw_decode(text, at)
@@ -204,23 +214,16 @@ def _spans(text: str) -> Iterator[tuple[int, int, str]]:
         if key in MESSAGE_KEYS and text[at] == "[":
             at = _skip(text, at + 1)
             while text[at] != "]":
-                _, end = _value(text, at)
-                yield at, end, MESSAGE
+                _, end = _scan_once(text, at)
+                spans.append((at, end, MESSAGE))
                 # the usual comma without a call: this is the loop over everything that is resent
-                at = end + 1 if text[end] == "," and text[end + 1] == "{" else _next(text, end, "]")
+                at = end + 1 if text.startswith(",{", end) else _next(text, end, "]")
             end = at + 1
         else:
             _, end = _decoder.raw_decode(text, at)
             if key == TOOLS:
-                yield at, end, TOOLS
+                spans.append((at, end, TOOLS))
         at = _next(text, end, "}")
-
-
-def _value(text: str, at: int) -> tuple[object, int]:
-    try:
-        return _scan_once(text, at)
-    except StopIteration as error:
-        raise ValueError(f"no value at {at}") from error
 
 
 def _skip(text: str, at: int) -> int:
@@ -264,11 +267,11 @@ def _refer_to_branch(body: Body, places: Sequence[int], memo: Memo) -> bytes | N
     if not places or len(places) != len(body.nodes) or places[-1] - places[0] != 2 * len(places) - 2:
         return None
     separators = {body.segments[at].data for at in range(places[0] + 1, places[-1], 2)} or {b""}
-    numbers = [memo.variants.get((node.hash, node.spelling or b"")) for node in body.nodes]
+    numbers = [memo.variants.get((node.hash, node.spelling or b""), UNKNOWN) for node in body.nodes]
     separator = separators.pop()
-    if separators or len(separator) > 255 or None in numbers:
+    if separators or len(separator) > 255 or UNKNOWN in numbers:
         return None
-    packed = bytes(number or 0 for number in numbers).rstrip(b"\0")
+    packed = bytes(numbers).rstrip(b"\0")
     leaf = bytes.fromhex(body.nodes[-1].hash)
     return b"".join((bytes([BRANCH]), leaf, bytes([len(separator)]), separator, struct.pack("<I", len(packed)), packed))
 

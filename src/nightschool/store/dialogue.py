@@ -68,11 +68,16 @@ def read_dialogue(nodes: Sequence[Node], messages: Sequence[Json], tools: Sequen
     first = num_leading(messages)
     replies = [node.dialogue for node in nodes[first:] if node.role == "assistant" and node.dialogue]
     end = nodes[-1].dialogue if nodes else None
-    system = hashlib.sha256(b"\0".join(node.key for node in nodes[:first])).hexdigest()[:16]
+    system = _short_hash(b"\0".join([node.key for node in nodes[:first]]))
     text = "".join(content_text(message.get("content")) for message in messages[:first])[:OPENING_CHARS]
     spoken = text or "\0".join(sorted(_tool_name(tool) for tool in tools))
-    opening = hashlib.sha256(spoken.encode("utf-8", "replace")).hexdigest()[:16]
+    opening = _short_hash(spoken.encode("utf-8", "replace"))
     return Dialogue(tuple(reversed(replies)), end, system, opening)
+
+
+@lru_cache(maxsize=512)  # an agent's system messages come with every request
+def _short_hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def num_leading(messages: Sequence[Json]) -> int:
@@ -91,8 +96,9 @@ def side_task(messages: Sequence[Json], tools: Sequence[Json]) -> Branch | None:
     system = "" if tools else "\n".join(content_text(m.get("content")) for m in messages[:first])[:SYSTEM_CHARS]
     last = content_text(dialogue[-1].get("content")) if dialogue and dialogue[-1].get("role") == "user" else ""
     last = last if len(last) >= INSTRUCTION_CHARS else ""
-    told = (_asked_for(text, not tools and len(dialogue) <= 2) for text in (system, f"{last[:2000]}\n{last[-1000:]}"))
-    return next((branch for branch in told if branch), None)
+    brief = not tools and len(dialogue) <= 2
+    told = _asked_for(system, brief) if system else None
+    return told or (_asked_for(f"{last[:2000]}\n{last[-1000:]}", brief) if last else None)
 
 
 @lru_cache(maxsize=512)  # an agent's instructions are few, and come with every request
