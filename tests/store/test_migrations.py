@@ -119,6 +119,16 @@ def test_a_store_at_head_opens_without_alembic(tmp_path):
     assert time.thread_time() - started < 0.15
 
 
+def test_bodies_and_choices_lie_in_the_order_of_their_keys(file_store):
+    with file_store.read() as conn:
+        names = "SELECT tbl_name FROM sqlite_master WHERE type = 'index' AND tbl_name IN ('bodies', 'choices')"
+        assert conn.exec_driver_sql(names).all() == []
+        # their primary keys are the tables
+        for table in ("bodies", "choices"):
+            plan = conn.exec_driver_sql(f"EXPLAIN QUERY PLAN SELECT * FROM {table} WHERE tenant = 'default'").all()
+            assert "USING PRIMARY KEY (tenant=?)" in plan[0][3]
+
+
 @pytest.mark.parametrize("revision", ["0001", "0002"])
 def test_an_earlier_store_is_converted_whole(tmp_path, revision):
     """`earlier/` holds stores that earlier versions wrote: seven exchanges, each built as in `history` below."""

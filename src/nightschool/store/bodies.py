@@ -18,6 +18,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -167,10 +168,8 @@ def scan(raw: bytes) -> list[Segment]:
     except UnicodeDecodeError:
         return [Segment(raw)]
     spans: list[tuple[int, int, str]] = []
-    try:
+    with suppress(ValueError, IndexError, RecursionError, StopIteration):
         _find_spans(text, spans)
-    except (ValueError, IndexError, RecursionError, StopIteration):
-        pass
     segments: list[Segment] = []
     done = 0
     part = _slicer(raw, text)

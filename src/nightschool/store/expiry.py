@@ -23,6 +23,7 @@ from nightschool.store.tree import with_content
 
 BODY, MESSAGE, BLOB = "body", "message", "blob"
 TABLES = {BODY: bodies, MESSAGE: messages, BLOB: blobs}
+NUMBERED = (exchanges, messages, orphans)  # by SQLite, in the order in which rows come
 MAX_ORPHANS = 200_000  # looked at in one pass; each takes about 200 bytes of memory
 DELETED_AT_ONCE = 200
 
@@ -116,11 +117,12 @@ class Search:
     def look(self, conn: sa.Connection) -> None:
         """Look at all rows, or at those newer than the last look where the database numbers them."""
         x, c, b = exchanges.c, choices.c, bodies.c
+        of_newer = self._of_newer_exchanges()  # before these are looked at
         for row in self._rows(conn, exchanges, (x.request_body, x.reply_body, x.tools_blob, x.prompt_message)):
             self._mark(BODY, (row.request_body, row.reply_body))
             self._mark(BLOB, (row.tools_blob,))
             self._mark(MESSAGE, (row.prompt_message,))
-        for row in self._rows(conn, choices, (c.message_hash,)):
+        for row in self._rows(conn, choices, (c.message_hash,), only=of_newer.get("choices")):
             self._mark(MESSAGE, (row.message_hash,))
         for node_hash, parent, named in self._messages(conn):
             if node_hash in self.asked[MESSAGE]:
@@ -128,7 +130,7 @@ class Search:
             else:
                 self._mark(MESSAGE, (parent,))
                 self._mark(BLOB, named)
-        for row in self._rows(conn, bodies, (b.hash, b.segments)):
+        for row in self._rows(conn, bodies, (b.hash, b.segments), only=of_newer.get("bodies")):
             if row.hash not in self.asked[BODY] or row.hash in self.live[BODY]:
                 shared, leaves = body_references(conn, self.tenant, row.segments)
                 self._mark(BLOB, shared)
@@ -140,12 +142,29 @@ class Search:
             if parent in self.asked[MESSAGE] and parent not in self.live[MESSAGE]:
                 self.live[MESSAGE].add(parent)
                 todo.append(parent)
+        self.rest(conn)
 
     def rest(self, conn: sa.Connection) -> None:
-        """Rows up to here need no other look. Call it at the end of a transaction that deleted some."""
-        for table in (exchanges, choices, messages, bodies):
-            if conn.dialect.name == "sqlite":
-                self.seen[table.name] = _last_row(conn, table)
+        """Rows up to here need no other look. Call it too at the end of a transaction that deleted some."""
+        if conn.dialect.name == "sqlite":
+            self.seen = {table.name: _last_row(conn, table) for table in NUMBERED}
+
+    def _of_newer_exchanges(self) -> dict[str, sa.ColumnElement[bool]]:
+        """Which choices and bodies have come since the last look: their rows have no numbers, but come with an
+        exchange, and are written down when it goes."""
+        if not self.seen:
+            return {}
+        x, o = exchanges.c, orphans.c
+        newer = (x.tenant == self.tenant, self._newer(exchanges))
+        gone = (o.tenant == self.tenant, o.kind == BODY, self._newer(orphans))
+        keys = [sa.select(key).where(*newer) for key in (x.request_body, x.reply_body)]
+        return {
+            "choices": choices.c.exchange_id.in_(sa.select(x.id).where(*newer)),
+            "bodies": bodies.c.hash.in_(sa.union(*keys, sa.select(o.hash).where(*gone))),
+        }
+
+    def _newer(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        return sa.literal_column(f"{table.name}.rowid") > self.seen[table.name]
 
     def _messages(self, conn: sa.Connection) -> Iterator[tuple[str, str | None, set[str | None]]]:
         """Each message with its parent and the blobs that it is, or names."""
@@ -168,16 +187,15 @@ class Search:
         table: sa.Table,
         columns: Sequence[sa.ColumnElement[Any]],
         source: sa.FromClause | None = None,
+        only: sa.ColumnElement[bool] | None = None,
     ) -> sa.CursorResult[Any]:
         query = sa.select(*columns).where(table.c.tenant == self.tenant)
         query = query if source is None else query.select_from(source)
-        if table.name in self.seen:
-            query = query.where(sa.literal_column(f"{table.name}.rowid") > self.seen[table.name])
-        last = _last_row(conn, table) if conn.dialect.name == "sqlite" else None
-        result = conn.execute(query, execution_options={"yield_per": 1000})
-        if last is not None:
-            self.seen[table.name] = last
-        return result
+        if only is not None:
+            query = query.where(only)
+        elif table.name in self.seen:
+            query = query.where(self._newer(table))
+        return conn.execute(query, execution_options={"yield_per": 1000})
 
 
 def _delete(conn: sa.Connection, search: Search, kind: str, some: Sequence[str]) -> int:

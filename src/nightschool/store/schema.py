@@ -60,6 +60,7 @@ bodies = Table(
     Column("size_bytes", Integer, nullable=False),
     Column("segments", Packed, nullable=False),
     PrimaryKeyConstraint("tenant", "hash"),
+    sqlite_with_rowid=False,
 )
 
 # The message tree. `hash` covers tenant, parent and exact content; `match_hash` covers what survives a
@@ -218,6 +219,7 @@ choices = Table(
     Column("completion_ids", LargeBinary),
     Column("behavior_logprobs", LargeBinary),
     PrimaryKeyConstraint("tenant", "exchange_id", "index"),
+    sqlite_with_rowid=False,
 )
 
 # Append-only. `state`: matched (target found), parked (not yet), refused (an exam's).
