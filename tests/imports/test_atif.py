@@ -2,6 +2,7 @@
 
 import pytest
 
+from nightschool.imports.atif_parts import atif_content
 from nightschool.types import Branch, Fidelity, LogprobProvenance
 
 AGENT = {"name": "harness", "version": "1", "model_name": "m", "tool_definitions": [{"type": "function"}]}
@@ -89,6 +90,31 @@ def test_sub_agents_are_sessions_below(write, imported, sessions, rows):
     assert set(by_name) == {"s1", "s1/k"}
     assert by_name["s1/k"].parent_session_id == by_name["s1"].id
     assert {exchange.branch for session in sessions() for exchange in session} == {Branch.MAIN, Branch.SUB_AGENT}
+
+
+def test_sub_agents_without_a_session_and_among_the_steps_of_their_caller(write, imported, sessions, rows):
+    child = trajectory(USER, DONE, trajectory_id="k", session_id=None)
+    aside = {"is_sidechain": True, "agent_id": "a7"}
+    among = [USER | {"message": "task", "extra": aside}, DONE | {"extra": aside}]
+    imported(write("t.json", trajectory(USER, CALL, *among, DONE, subagent_trajectories=[child])))
+    by_name = {row.external_key: row for row in rows("sessions")}
+    assert set(by_name) == {"s1", "s1/k", "s1/a7"}
+    assert {row.parent_session_id for row in by_name.values()} == {None, by_name["s1"].id}
+    ends = [found[-1] for found in sessions()]
+    seen = {len(end.messages): [message["content"] for message in end.messages] for end in ends}
+    assert ["list", "", "a b", "time is up"] in seen.values()  # the caller saw nothing of what stands among its steps
+    assert ["task"] in [[message["content"] for message in end.messages] for end in ends]
+
+
+def test_images_are_urls_in_the_store_and_sources_in_a_file(write, imported, sessions):
+    parts = [{"type": "text", "text": "see"}, {"type": "image", "source": {"media_type": "image/png", "path": "a.png"}}]
+    imported(write("t.json", trajectory(USER | {"message": parts}, DONE)))
+    [[exchange]] = sessions()
+    kept = [parts[0], {"type": "image_url", "image_url": {"url": "a.png"}}]
+    assert exchange.messages[0]["content"] == kept
+    assert atif_content(kept) == parts
+    other = [{"type": "input_audio", "input_audio": {}}, {"type": "image_url", "image_url": {"url": "x.svg"}}]
+    assert [part["text"] for part in atif_content(other)] == ["[input_audio]", "[image_url]"]
 
 
 def test_two_trajectories_of_one_session_share_what_they_have_in_common(write, imported, sessions):

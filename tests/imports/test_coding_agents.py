@@ -71,6 +71,23 @@ def test_a_call_id_that_comes_again_is_answered_where_it_was_asked(write, import
     assert [last[2]["content"], last[4]["content"]] == ["first", "second"]
 
 
+def test_sub_agents_with_files_of_their_own_do_not_see_what_their_caller_saw(write, imported, sessions):
+    """Newer versions write each into a file below the session's; older ones hang it under the caller's line."""
+    text = [{"type": "text", "text": "t"}]
+    task = line("k1", "a1", "user", "a task", 2, isSidechain=True, agentId="a7")
+    done = line("k2", "k1", "assistant", text, 3, isSidechain=True, agentId="a7")
+    main = [line("u1", None, "user", "go"), line("a1", "u1", "assistant", [use("t", command="ls")], 1)]
+    last = [line("r1", "a1", "user", [answer("t", "x")], 4), line("a2", "r1", "assistant", text, 5)]
+    imported(write("s1.jsonl", *main, *last))
+    report = imported(write("agent-a7.jsonl", task, done))
+    assert report.taken["exchanges"] == 1
+    [exchanges] = sessions()
+    contexts = {exchange.branch: [m["content"] for m in exchange.messages] for exchange in exchanges}
+    assert contexts == {Branch.SUB_AGENT: ["a task"], Branch.MAIN: ["go", None, "x"]}
+    again = imported(write("all.jsonl", *main, task, done, *last))  # and in one file: the same
+    assert (again.taken["exchanges"], again.merged["exchanges"]) == (0, 3)
+
+
 def test_a_resumed_session_adds_only_what_is_new(write, imported, sessions):
     imported(write("s1.jsonl", *PARALLEL))
     more = [line("u2", "a4", "user", "thanks", 6), line("a5", "u2", "assistant", [{"type": "text", "text": "ok"}], 7)]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from atif import Trajectory
 from databases import ON_BOTH
 from exported import CALL, MORE, REPLY, SYSTEM, TOOL, USER, put, say, trained_on, written
 from hypothesis import given, settings
@@ -40,7 +41,15 @@ CALLS = st.lists(
     ),
     min_size=1, max_size=2,
 )  # fmt: skip
-CONTENT = st.none() | TEXT | st.just([{"type": "text", "text": "part"}])
+PARTS = st.sampled_from(
+    [
+        {"type": "text", "text": "part"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "image_url", "image_url": {"url": "x.png", "detail": "low"}},
+        {"type": "file", "file": {"file_id": "f"}},
+    ]
+)
+CONTENT = st.none() | TEXT | st.lists(PARTS, max_size=2)
 EXTRA = st.dictionaries(KEYS, st.none() | st.integers() | TEXT, max_size=2)
 
 
@@ -57,7 +66,8 @@ def conversation(draw):
             reply["tool_calls"] = draw(CALLS)
         messages.append(reply)
         for call in reply.get("tool_calls", ()):
-            answer = {"role": "tool", "tool_call_id": call["id"], "content": draw(CONTENT)} | draw(EXTRA)
+            call_id = draw(st.sampled_from([call["id"], call["id"], "nobody", None]))
+            answer = {"role": "tool", "tool_call_id": call_id, "content": draw(CONTENT)} | draw(EXTRA)
             messages.append(answer)
         if draw(st.booleans()):
             messages.append({"role": "user", "content": draw(TEXT)} | draw(EXTRA))
@@ -88,7 +98,9 @@ def test_out_and_in_and_out_again_is_the_same_file(shared, tmp_path_factory, for
         assert report.refused.total() == 0
         source = folder / f"out{number}.jsonl"
         rows = written(store, source, format)
-        if format == "messages":
+        if format == "atif":
+            assert all(Trajectory.model_validate(row) for row in rows)  # the published model knows no other fields
+        else:
             assert [row["messages"] for row in rows] == list(map(with_own_ids, lines))
         files.append(source.read_bytes())
     assert files[1] == files[2]

@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from nightschool.feedback.values import NewFeedback
+from nightschool.imports.atif_parts import chat_content
 from nightschool.imports.lists import NO_IDS, blank_record, checked_messages
 from nightschool.imports.reading import Raw
 from nightschool.imports.times import seconds_of
@@ -52,7 +53,7 @@ def messages_of_step(step: Json) -> list[Json]:
     role = SOURCES.get(str(step.get("source")))
     if role is None:
         raise Refused("a step of an unknown source")
-    message: Json = {"role": role, "content": step.get("message")}
+    message: Json = {"role": role, "content": chat_content(step.get("message"))}
     if step.get("reasoning_content") is not None:
         message["reasoning_content"] = step["reasoning_content"]
     if step.get("tool_calls"):
@@ -62,9 +63,28 @@ def messages_of_step(step: Json) -> list[Json]:
 
 
 def _with_children(trajectory: Json, parent: Json | None) -> Iterator[tuple[Json, Json | None]]:
-    yield trajectory, parent
+    """A trajectory and those of its sub-agents, which are of its session where they name none."""
+    own, sidechains = _apart(trajectory)
+    yield own, parent
+    within = trajectory.get("session_id") or trajectory.get("trajectory_id")
+    yield from ((child | {"session_id": within}, trajectory) for child in sidechains)
     for child in trajectory.get("subagent_trajectories") or ():
-        yield from _with_children(child, trajectory)
+        yield from _with_children(child if child.get("session_id") else child | {"session_id": within}, trajectory)
+
+
+def _apart(trajectory: Json) -> tuple[Json, list[Json]]:
+    """A trajectory without the steps of sub-agents that converters of Claude Code put among its own, and those."""
+    steps: dict[str | None, list[Json]] = {None: []}
+    told = trajectory.get("steps")
+    for step in told if isinstance(told, list) else ():
+        extra = step.get("extra") or {}
+        name = str(extra.get("agent_id") or "sidechain") if extra.get("is_sidechain") else None
+        steps.setdefault(name, []).append(step)
+    if len(steps) == 1:
+        return trajectory, []
+    own = trajectory | {"steps": steps.pop(None)}
+    agent = trajectory.get("agent")
+    return own, [{"trajectory_id": name, "agent": agent, "steps": found} for name, found in steps.items()]
 
 
 def _session(trajectory: Json, parent: Json | None) -> str:
@@ -230,8 +250,8 @@ def _call(call: Json) -> Json:
 def _result(result: Json) -> Json:
     """What came back: a tool's answer, or what the environment said unasked."""
     if result.get("source_call_id") is None:
-        return {"role": "user", "content": result.get("content")}
-    return {"role": "tool", "tool_call_id": result["source_call_id"], "content": result.get("content")}
+        return {"role": "user", "content": chat_content(result.get("content"))}
+    return {"role": "tool", "tool_call_id": result["source_call_id"], "content": chat_content(result.get("content"))}
 
 
 def _aside(holder: Json) -> Json:

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nightschool.imports.atif import ASIDE, UNKNOWN_SAMPLER, messages_of_step
+from nightschool.imports.atif_parts import atif_content
 from nightschool.imports.calls import with_own_ids
 from nightschool.imports.paths import Path, Session
 from nightschool.imports.times import iso_of
@@ -77,8 +78,7 @@ def _steps(session: Session, path: Path) -> Iterator[Json]:
 def _step(session: Session, messages: Sequence[Json], exchange: Exchange | None, fresh: bool, leaf: Exchange) -> Json:
     first = messages[0]
     step: Json = {"source": SOURCES.get(str(first.get("role")), "user")}
-    content = first.get("content")
-    step["message"] = content if isinstance(content, str | list) else ""
+    step["message"] = atif_content(first.get("content")) or ""
     aside: Json = {}
     if step["source"] == "agent":
         _add_reply(step, first, messages[1:])
@@ -96,8 +96,14 @@ def _add_reply(step: Json, message: Json, answers: Sequence[Json]) -> None:
     if calls:
         step["tool_calls"] = calls
     if answers:
-        results = [{"source_call_id": a.get("tool_call_id"), "content": _content(a.get("content"))} for a in answers]
-        step["observation"] = {"results": results}
+        step["observation"] = {"results": [_result(answer, calls) for answer in answers]}
+
+
+def _result(answer: Json, calls: Sequence[Json]) -> Json:
+    """What came back; the format knows no result of a call that its step does not make."""
+    own = answer.get("tool_call_id")
+    made = any(call["tool_call_id"] == own for call in calls)
+    return {"source_call_id": own if made else None, "content": atif_content(answer.get("content"))}
 
 
 def _add_call(session: Session, step: Json, exchange: Exchange, leaf: Exchange) -> Json:
@@ -180,7 +186,3 @@ def _call(call: Any) -> Json:
         "function_name": name if isinstance(name, str) else "",
         "arguments": arguments if isinstance(arguments, dict) else {},
     }
-
-
-def _content(content: Any) -> Any:
-    return content if content is None or isinstance(content, str | list) else json.dumps(content)

@@ -101,7 +101,9 @@ class _Tree:
         if uuid in self.lines:  # a resumed session repeats what it continues
             return
         self.lines[uuid] = line
-        self.links_up[uuid] = line.get("parentUuid")
+        above = self.lines.get(line.get("parentUuid") or "")
+        begins = line.get("isSidechain") and above is not None and not above.get("isSidechain")
+        self.links_up[uuid] = None if begins else line.get("parentUuid")  # a sub-agent sees nothing of its caller's
         blocks = line["message"]["content"]
         if line["type"] == "assistant":
             reply = reply_id(line)
