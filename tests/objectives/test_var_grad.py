@@ -56,10 +56,10 @@ def test_the_optimum_has_no_variance() -> None:
 def test_gradient_agrees_with_finite_differences() -> None:
     def value(x: torch.Tensor) -> torch.Tensor:
         owner = torch.tensor([0, 0, 1, 2, 3])
-        notes = {"reward": torch.tensor([1.0, 0.0, 0.3, 0.2]).double(), "beta": torch.full((4,), 0.25).double()}
+        notes = {"reward": torch.tensor([1.0, 0.0, 0.3, 0.2]).double()}
         weights = torch.tensor([1.0, 0.3, 2.0, 1.0]).double()
         given = {"reference_logprobs": torch.tensor([-0.3, -0.8, -0.1, -0.2, -2.0]).double()}
-        return group_variance(TokenBatch(x, owner, weights, 5, 4, given, notes, torch.tensor([0, 0, 1, 1])))
+        return group_variance(TokenBatch(x, owner, weights, 5, 4, given, notes, torch.tensor([0, 0, 1, 1])), 0.25)
 
     at = torch.tensor([-0.5, -0.6, -0.9, -0.4, -1.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(value, at)
@@ -68,10 +68,10 @@ def test_gradient_agrees_with_finite_differences() -> None:
 def test_a_group_of_one_is_refused_before_and_in_the_batch() -> None:
     with pytest.raises(RefusedError, match="group of one"):
         VAR_GRAD.annotate([rollout(1.0)], VarGradRule())
-    notes = {"reward": torch.ones(2), "beta": torch.ones(2)}
+    notes = {"reward": torch.ones(2)}
     batch = TokenBatch(
         torch.zeros(2), torch.arange(2), torch.ones(2), 2, 2, {"reference_logprobs": torch.zeros(2)}, notes,
         torch.tensor([0, 1]),
     )  # fmt: skip
     with pytest.raises(InputError, match="stands alone"):
-        group_variance(batch)
+        group_variance(batch, 0.1)

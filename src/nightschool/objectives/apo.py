@@ -62,4 +62,4 @@ def loss(rule: ApoRule) -> Loss:  # the rule is in the annotations
     return SQUARED
 
 
-APO = Objective("apo", ApoRule, annotate, loss, anchored=True)
+APO = Objective("apo", ApoRule, annotate, loss, anchored=True, valued=True)

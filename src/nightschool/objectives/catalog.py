@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nightschool.errors import InputError
+from nightschool.objectives.apo import APO
 from nightschool.objectives.dpo import DPO
 from nightschool.objectives.loss import Objective
+from nightschool.objectives.mirror import MIRROR, OPMD
 from nightschool.objectives.oapl import OAPL
 from nightschool.objectives.oapl_group import OAPL_GROUP
 from nightschool.objectives.sft import SFT
+from nightschool.objectives.topr import TOPR
+from nightschool.objectives.var_grad import VAR_GRAD
 
-OBJECTIVES: Mapping[str, Objective] = {objective.name: objective for objective in (SFT, DPO, OAPL, OAPL_GROUP)}
+OBJECTIVES: Mapping[str, Objective] = {
+    objective.name: objective for objective in (SFT, DPO, OAPL, APO, TOPR, OAPL_GROUP, MIRROR, OPMD, VAR_GRAD)
+}
 
 
 def find_objective(name: str) -> Objective:

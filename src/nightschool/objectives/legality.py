@@ -280,8 +280,10 @@ def require_no_anchor(samples: Sequence[Sample]) -> None:
 def require_one_version(samples: Sequence[Sample], anchor: str | None = None) -> None:
     """What is estimated from the samples themselves belongs to the one policy that drew them: `anchor`, if named."""
     for sample in samples:
+        if sample.policy_version is None:
+            raise _refused("one anchor per buffer", f"sample {sample.id} does not say which policy drew it")
         anchor = anchor or sample.policy_version
-        if sample.policy_version is None or sample.policy_version != anchor:
+        if sample.policy_version != anchor:
             raise _refused(
                 "one anchor per buffer", f"sample {sample.id} was drawn by {sample.policy_version}, others by {anchor}"
             )

@@ -50,7 +50,8 @@ class Objective:
     `rule` is the frozen dataclass of its settings, `annotate(samples, rule)` checks what it requires and refuses with
     the name of the broken rule. `anchored`: the loss reads `reference_logprobs`, those of the policy that a window
     starts from, computed by the trainer. `valued`: rows carry estimates `p_hat` and `p_lo` of the success on their
-    request. `weighs_behavior`: rows carry `behavior_logprobs`, those of the engine that sampled.
+    request. `weighs_behavior`: rows carry `behavior_logprobs`, those of the engine that sampled. `pessimistic`: values
+    leave a margin below what is expected, and held-out rows, annotated as well, tell how much of it is left.
     """
 
     name: str
@@ -61,3 +62,4 @@ class Objective:
     material: Material = Material.JUDGED
     valued: bool = False
     weighs_behavior: bool = False
+    pessimistic: bool = False

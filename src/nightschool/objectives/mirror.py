@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from nightschool.objectives.legality import require_groups, require_one_version
-from nightschool.objectives.loss import Aggregation, Loss, Objective
+from nightschool.objectives.loss import Aggregation, Loss, Material, Objective
 from nightschool.objectives.regression import (
     SQUARED,
     log_mean_exp,
@@ -68,5 +68,5 @@ def first_order(rule: OpmdRule) -> Loss:
     return Loss("reinforce", {"aggregation": Aggregation.SEQUENCE_SUM}, 1 / (1 + rule.tau))
 
 
-MIRROR = Objective("mirror", MirrorRule, annotate, squared, anchored=True)
-OPMD = Objective("opmd", OpmdRule, annotate, first_order)
+MIRROR = Objective("mirror", MirrorRule, annotate, squared, anchored=True, material=Material.GROUPS)
+OPMD = Objective("opmd", OpmdRule, annotate, first_order, material=Material.GROUPS)

@@ -70,4 +70,4 @@ def loss(rule: OaplRule) -> Loss:  # the rule is in the annotations
     return SQUARED
 
 
-OAPL = Objective("oapl", OaplRule, annotate, loss, anchored=True, valued=True)
+OAPL = Objective("oapl", OaplRule, annotate, loss, anchored=True, valued=True, pessimistic=True)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nightschool.objectives.legality import require_groups, require_one_version
-from nightschool.objectives.loss import Loss, Objective
+from nightschool.objectives.loss import Loss, Material, Objective
 from nightschool.objectives.regression import require_judged, require_temperature, reward_of
 from nightschool.types import Sample
 
@@ -27,7 +27,7 @@ class VarGradRule:
 
 
 def annotate(samples: Sequence[Sample], rule: VarGradRule) -> list[Sample]:
-    """Give each sample its `reward` and `beta` as notes.
+    """Give each sample its `reward` as a note.
 
     Raises:
         RefusedError: a group of one, several versions in one buffer, no group, or a requirement of
@@ -37,12 +37,11 @@ def annotate(samples: Sequence[Sample], rule: VarGradRule) -> list[Sample]:
     require_temperature(rule.beta)
     require_groups(samples)
     require_one_version(samples)
-    notes = {"beta": rule.beta}
-    return [replace(s, annotations={**s.annotations, **notes, "reward": reward_of(s)}) for s in samples]
+    return [replace(s, annotations={**s.annotations, "reward": reward_of(s)}) for s in samples]
 
 
-def loss(rule: VarGradRule) -> Loss:  # the rule is in the annotations
-    return Loss("group_variance")
+def loss(rule: VarGradRule) -> Loss:
+    return Loss("group_variance", {"beta": rule.beta})
 
 
-VAR_GRAD = Objective("var_grad", VarGradRule, annotate, loss, anchored=True)
+VAR_GRAD = Objective("var_grad", VarGradRule, annotate, loss, anchored=True, material=Material.GROUPS)

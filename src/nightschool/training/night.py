@@ -174,7 +174,7 @@ def course_of(
     rated = [sample for sample in held_out if sample.reward is not None]
     silent = [sample for sample in held_out if sample.reward is None]
     rule = _rule(config)
-    rated = objective.annotate(rated, rule) if rated else []
+    rated = objective.annotate(rated, rule) if rated and objective.pessimistic else rated
     rehearsed = _rehearsal(config) if objective.anchored else []
     course = Course(
         train=(*objective.annotate(train, rule), *rehearsed),

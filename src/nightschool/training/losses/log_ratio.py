@@ -27,15 +27,14 @@ def squared_log_ratio(batch: TokenBatch) -> Tensor:
     return (batch.weights * residual.square() / (2 * beta)).sum() / batch.num_sequences
 
 
-def group_variance(batch: TokenBatch) -> Tensor:
+def group_variance(batch: TokenBatch, beta: float) -> Tensor:
     """weight * beta / 2 * (LR - r / beta + log Z)^2, log Z the group's mean of r / beta - LR; mean over sequences.
 
-    `annotations`: `reward`, `beta`. The mean is weighted as the squares are; at LR = 0 the gradient is that of a
+    `annotations`: `reward`. The mean is weighted as the squares are; at LR = 0 the gradient is that of a
     policy gradient with the group's mean reward as baseline. Coupled: a group's rows are seen together.
 
     Implements: Richter et al., arXiv:2010.10436; Bartoldson et al., arXiv:2503.18929 (unverified), times beta / 2.
     """
-    beta = batch.noted("beta")
     implied = batch.noted("reward") / beta - batch.log_ratios()
     log_z = _group_means(batch, implied)
     return (batch.weights * beta / 2 * (implied - log_z).square()).sum() / batch.num_sequences
