@@ -53,8 +53,8 @@ def test_what_is_no_pair_is_refused() -> None:
     better, worse = row("a", (1, 2, 3), "p", 1.0), row("b", (1, 2, 4), "p", 0.0)
     assert annotate([better, worse], DpoRule()) == [better, worse]
     for broken, rule in (
-        ([better], "one better"),
-        ([better, replace(worse, group_id=None)], "one better"),
+        ([better], "in pairs"),
+        ([better, replace(worse, group_id=None)], "in pairs"),
         ([better, replace(worse, annotations={"preferred": 1.0})], "one better"),
         ([better, row("b", (1, 9, 4), "p", 0.0)], "one request"),
     ):

@@ -139,18 +139,20 @@ def test_a_trajectory_with_a_part_left_out_is_refused() -> None:
     partial = replace(sample(), loss_mask=(False, True, False))
     with pytest.raises(RefusedError, match="whole trajectory"):
         OAPL.annotate([single(partial)], OaplRule())
-    assert sft.annotate([partial]) == [partial]  # imitation may leave a part out
+    assert sft.annotate([partial], sft.SftRule()) == [partial]  # imitation may leave a part out
 
 
 def test_tokens_of_somebody_else_are_never_trained() -> None:
     with pytest.raises(RefusedError, match="only sampled tokens"):
-        sft.annotate([replace(sample(), completion_mask=(False, False, True))])
+        sft.annotate([replace(sample(), completion_mask=(False, False, True))], sft.SftRule())
     with pytest.raises(RefusedError, match="first token"):
-        sft.annotate([replace(sample(), loss_mask=(True, True, True), completion_mask=(True, True, True))])
+        sft.annotate(
+            [replace(sample(), loss_mask=(True, True, True), completion_mask=(True, True, True))], sft.SftRule()
+        )
     with pytest.raises(RefusedError, match="has none"):
-        sft.annotate([replace(sample(), loss_mask=(False, False, False))])
+        sft.annotate([replace(sample(), loss_mask=(False, False, False))], sft.SftRule())
     with pytest.raises(TooLittleDataError, match="nothing to study"):
-        sft.annotate([])
+        sft.annotate([], sft.SftRule())
 
 
 @pytest.mark.parametrize(("p", "expected"), [(0.25, 0.357374), (0.5, 0.620115), (0.0, 0.0), (1.0, 1.0)])

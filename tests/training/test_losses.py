@@ -7,7 +7,6 @@ import torch
 
 from nightschool.errors import InputError
 from nightschool.training.losses.batch import TokenBatch
-from nightschool.training.losses.likelihood import sft
 from nightschool.training.losses.log_ratio import squared_log_ratio
 from nightschool.training.losses.mixing import Totals, count
 from nightschool.types import Sample
@@ -28,18 +27,6 @@ def token_batch(
 def of_log_ratios(log_ratios: list[float], advantages: list[float], beta: float, **more: list[float]) -> TokenBatch:
     count = len(log_ratios)
     return token_batch([[x] for x in log_ratios], [[0.0]] * count, advantage=advantages, beta=[beta] * count, **more)
-
-
-def test_sft_is_the_token_mean_of_golden_g1() -> None:
-    # masked tokens: -1, -2 | -0.2, -0.3, -0.4; (3 + 0.9) / 5 = 0.78; the mean of row means would be 0.9
-    batch = token_batch([[-1.0, -2.0], [-0.2, -0.3, -0.4]])
-    assert sft(batch).item() == pytest.approx(0.78, abs=1e-12)
-
-
-def test_sft_weighs_sequences() -> None:
-    # (2 * 1.5 + 0.5 * 0.25) / 3 tokens... first row two tokens -0.5 and -1, second one token -0.25
-    batch = token_batch([[-0.5, -1.0], [-0.25]], weights=[2.0, 0.5])
-    assert sft(batch).item() == pytest.approx((2 * 1.5 + 0.5 * 0.25) / 3)
 
 
 @pytest.mark.parametrize(

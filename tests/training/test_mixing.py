@@ -18,6 +18,7 @@ from nightschool.training.losses.mixing import Totals, count, total_loss
 from nightschool.types import Sample
 
 PROMPT = (5, 6, 7, 8)
+SFT = Loss("sft", {"aggregation": Aggregation.TOKEN_MEAN})
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_a_coupled_loss_does_not_see_how_its_batch_is_packed(folder: Path) -> No
 def test_terms_have_denominators_of_their_own() -> None:
     # term a: two tokens, -1 and -2, mean 1.5; term b: one token, -4, mean 4; 1.5 + 0.5 * 4 = 3.5
     samples = [replace(row("a", (9, 9)), term="a"), replace(row("b", (9,)), term="b")]
-    terms = {"a": Loss("sft"), "b": Loss("sft", {"aggregation": Aggregation.SEQUENCE_SUM}, 0.5)}
+    terms = {"a": SFT, "b": Loss("sft", {"aggregation": Aggregation.SEQUENCE_SUM}, 0.5)}
     logprobs = torch.tensor([-1.0, -2.0, -4.0])
     assert total_loss(terms, samples, logprobs, count(samples)).item() == pytest.approx(3.5)
     assert count(samples) == {"a": Totals(2, 1), "b": Totals(1, 1)}
@@ -78,9 +79,9 @@ def test_what_serves_two_terms_is_computed_once(folder: Path) -> None:
     sample = row("a", (9, 9))
     made = backend(folder, 4096)
     both = [replace(sample, term="a"), replace(sample, term="b")]
-    report = made.forward_backward(both, {"a": Loss("sft"), "b": Loss("sft", {}, 2.0)})
+    report = made.forward_backward(both, {"a": SFT, "b": replace(SFT, coefficient=2.0)})
     twice = gradient(made)
-    one = made.forward_backward([sample], {"": Loss("sft")})
+    one = made.forward_backward([sample], {"": SFT})
     assert report.num_tokens == one.num_tokens == 6
     torch.testing.assert_close(twice, 3 * gradient(made))
 
@@ -88,4 +89,4 @@ def test_what_serves_two_terms_is_computed_once(folder: Path) -> None:
 def test_a_sample_of_no_term_is_an_error() -> None:
     samples = [row("a", (9,))]
     with pytest.raises(InputError, match="no loss"):
-        total_loss({"b": Loss("sft")}, samples, torch.tensor([-1.0]), count(samples))
+        total_loss({"b": SFT}, samples, torch.tensor([-1.0]), count(samples))

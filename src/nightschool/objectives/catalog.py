@@ -6,17 +6,27 @@ from collections.abc import Mapping
 
 from nightschool.errors import InputError
 from nightschool.objectives.apo import APO
+from nightschool.objectives.bco import BCO
 from nightschool.objectives.dpo import DPO
+from nightschool.objectives.dro import DRO
+from nightschool.objectives.kto import KTO
 from nightschool.objectives.loss import Objective
 from nightschool.objectives.mirror import MIRROR, OPMD
 from nightschool.objectives.oapl import OAPL
 from nightschool.objectives.oapl_group import OAPL_GROUP
-from nightschool.objectives.sft import SFT
+from nightschool.objectives.qrpo import QRPO
+from nightschool.objectives.rebel import REBEL
+from nightschool.objectives.sft import RFT, SFT
 from nightschool.objectives.topr import TOPR
 from nightschool.objectives.var_grad import VAR_GRAD
 
+LIKELIHOOD = (SFT, RFT)
+PREFERENCE = (DPO, KTO, BCO)
+REGRESSION = (OAPL, DRO, APO, OAPL_GROUP, MIRROR, OPMD, VAR_GRAD, REBEL, QRPO)
+GRADIENT = (TOPR,)
+
 OBJECTIVES: Mapping[str, Objective] = {
-    objective.name: objective for objective in (SFT, DPO, OAPL, APO, TOPR, OAPL_GROUP, MIRROR, OPMD, VAR_GRAD)
+    objective.name: objective for objective in (*LIKELIHOOD, *PREFERENCE, *REGRESSION, *GRADIENT)
 }
 
 

@@ -314,5 +314,20 @@ def require_behavior(samples: Sequence[Sample]) -> None:
             raise _refused("a ratio needs the engine's own log-probabilities", f"sample {sample.id} has none")
 
 
+def require_pairs(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
+    """The samples by `group_id`: two of each, replies to one request."""
+    pairs: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if sample.group_id is None:
+            raise _refused("replies come in pairs", f"sample {sample.id} is in no group")
+        pairs.setdefault(sample.group_id, []).append(sample)
+    for name, pair in pairs.items():
+        if len(pair) != 2:
+            raise _refused("replies come in pairs", f"group {name} holds {len(pair)}")
+        if len({sample.token_ids[: sample.completion_mask.index(True)] for sample in pair}) > 1:
+            raise _refused("a pair answers one request", f"the sides of pair {name} begin differently")
+    return pairs
+
+
 def _refused(rule: str, why: str) -> RefusedError:
     return RefusedError(f"The run is refused: {rule}.", f"{why[0].upper()}{why[1:]}.", "Build the dataset again.")

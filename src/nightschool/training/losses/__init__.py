@@ -7,21 +7,27 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from nightschool.training.losses.distillation import hindsight, reverse_kl
-from nightschool.training.losses.likelihood import sft
-from nightschool.training.losses.log_ratio import group_variance, squared_log_ratio
-from nightschool.training.losses.preference import dpo
+from nightschool.training.losses.likelihood import dft, sft
+from nightschool.training.losses.log_ratio import group_variance, rebel, squared_log_ratio
+from nightschool.training.losses.preference import apo_zero, bco, dpo, ipo, kto
 from nightschool.training.losses.reinforce import reinforce, topr
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "sft": sft,
+    "dft": dft,
     "squared_log_ratio": squared_log_ratio,
     "group_variance": group_variance,
+    "rebel": rebel,
     "reinforce": reinforce,
     "topr": topr,
     "dpo": dpo,
+    "ipo": ipo,
+    "kto": kto,
+    "apo_zero": apo_zero,
+    "bco": bco,
     "hindsight": hindsight,
     "reverse_kl": reverse_kl,
 }
 
 # Losses in which sequences of the whole batch enter one expression that is not a sum over them.
-COUPLED: frozenset[str] = frozenset({"dpo", "group_variance"})
+COUPLED: frozenset[str] = frozenset({"group_variance", "rebel", "dpo", "ipo", "kto", "bco"})

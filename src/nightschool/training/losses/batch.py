@@ -60,6 +60,13 @@ class TokenBatch:
         """Masked, summed log-ratio of the policy to given log-probabilities: (B,)."""
         return self.sums(self.logprobs - self.given(name))
 
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """Sequences two by two, as groups hold them: (B / 2,) each. Raises: InputError for any other group."""
+        if self.groups is None or (self.groups < 0).any() or not (torch.bincount(self.groups) == 2).all():
+            raise InputError("A pair is a group of two replies.", "A batch holds another one.", "")
+        first, second = torch.argsort(self.groups, stable=True).view(-1, 2).unbind(1)
+        return first, second
+
     def reduced(self, values: Tensor, aggregation: Aggregation, max_length: float | None = None) -> Tensor:
         """The batch's number for token values (N,), weighted by sequence.
 

@@ -40,6 +40,17 @@ def group_variance(batch: TokenBatch, beta: float) -> Tensor:
     return (batch.weights * beta / 2 * (implied - log_z).square()).sum() / batch.num_sequences
 
 
+def rebel(batch: TokenBatch, eta: float = 1.0) -> Tensor:
+    """((LR - LR') / eta - (A - A'))^2, mean over the pairs; a pair weighs what its rows weigh on average.
+
+    Implements: Gao et al., arXiv:2404.16767.
+    """
+    first, second = batch.pairs()
+    ratios, advantage = batch.log_ratios(), batch.noted("advantage")
+    residual = (ratios[first] - ratios[second]) / eta - (advantage[first] - advantage[second])
+    return ((batch.weights[first] + batch.weights[second]) / 2 * residual.square()).mean()
+
+
 def _group_means(batch: TokenBatch, values: Tensor) -> Tensor:
     """Each sequence's mean over its group: (B,) -> (B,). Raises: InputError for a group of one."""
     groups = batch.groups

@@ -34,14 +34,63 @@ def dpo(
     return (batch.weights[chosen] * losses).sum() / len(chosen)
 
 
+def ipo(batch: TokenBatch, beta: float = 0.1) -> Tensor:
+    """(h - 1 / (2 beta))^2 over pairs, h the difference of log-ratios per token; mean over the pairs.
+
+    A margin of 1 / (2 beta) is enough: a pair that exceeds it is pulled back.
+
+    Implements: Azar et al., arXiv:2310.12036, Eq. 17, per token (the normalization is unverified).
+    """
+    chosen, rejected = _pairs(batch)
+    ratios = batch.log_ratios() / batch.lengths().clamp(min=1)
+    margin = ratios[chosen] - ratios[rejected] - 1 / (2 * beta)
+    return (batch.weights[chosen] * margin.square()).sum() / len(chosen)
+
+
+def kto(batch: TokenBatch, beta: float = 0.1) -> Tensor:
+    """1 - sigma(+-beta (LR - z0)), plus for `desirable` rows, mean over the judged rows of the whole batch.
+
+    z0 is the mean log-ratio of `mismatched` rows, not below 0 (clamped after the mean), without gradient.
+
+    Implements: Ethayarajh et al., arXiv:2402.01306, Eq. 7 and 8.
+    """
+    mismatched, ratios = batch.noted("mismatched") > 0, batch.log_ratios()
+    if not mismatched.any():
+        raise InputError("A batch has no mismatched replies.", "There is nothing to compare with.", "")
+    reference_point = ratios[mismatched].mean().clamp(min=0).detach()
+    losses = torch.sigmoid(-_signs(batch) * beta * (ratios - reference_point))
+    return (batch.weights * losses)[~mismatched].sum() / (~mismatched).sum()
+
+
+def apo_zero(batch: TokenBatch, beta: float = 0.1) -> Tensor:
+    """KTO with z0 = 0: no mismatched rows, and a sum over sequences.
+
+    Implements: D'Oosterlinck et al., arXiv:2408.06266, Eq. 7, for unpaired judgements.
+    """
+    losses = torch.sigmoid(-_signs(batch) * beta * batch.log_ratios())
+    return (batch.weights * losses).sum() / batch.num_sequences
+
+
+def bco(batch: TokenBatch, beta: float = 0.1) -> Tensor:
+    """-log sigma(+-(u - delta)), plus for `desirable` rows, u = beta LR; mean over the sequences.
+
+    delta is the mean of u over the whole batch, without gradient.
+
+    Implements: Jung et al., arXiv:2404.04656, with a batch's mean for the running one.
+    """
+    implicit = beta * batch.log_ratios()
+    losses = -logsigmoid(_signs(batch) * (implicit - implicit.mean().detach()))
+    return (batch.weights * losses).sum() / batch.num_sequences
+
+
+def _signs(batch: TokenBatch) -> Tensor:
+    return 2 * batch.noted("desirable") - 1
+
+
 def _pairs(batch: TokenBatch) -> tuple[Tensor, Tensor]:
     """The rows of preferred replies, and of what each was preferred to."""
     preferred = batch.noted("preferred") > 0
-    groups = batch.groups
-    if groups is None or (groups < 0).any() or not (torch.bincount(groups) == 2).all():
-        raise InputError("A preference is a group of two replies.", "A batch holds another one.", "")
-    order = torch.argsort(2 * groups + (~preferred).long())
-    pairs = order.view(-1, 2)
-    if not (preferred[pairs[:, 0]].all() and not preferred[pairs[:, 1]].any()):
+    first, second = batch.pairs()
+    if not (preferred[first] ^ preferred[second]).all():
         raise InputError("One reply of a pair is preferred.", "A batch holds a pair with none or two.", "")
-    return pairs[:, 0], pairs[:, 1]
+    return torch.where(preferred[first], first, second), torch.where(preferred[first], second, first)
