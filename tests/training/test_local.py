@@ -209,14 +209,14 @@ def test_resume_is_exact(folder: Path, tmp_path: Path) -> None:
 
 def test_a_long_gradient_is_cut_to_a_multiple_of_the_median(folder: Path) -> None:
     backend, samples = fresh(folder), make_samples(3)
-    backend.norms = [1e-6] * 4
+    assert backend.adam is not None
+    backend.adam.norms = [1e-6] * 4
     backend.forward_backward(samples, SFT)
     report = backend.optim_step(AdamConfig(clip_factor=2.0), 0)
     assert report.clipped
     assert report.grad_norm > 2e-6
     # Adam's first moment after one step is 0.1 times the clipped gradient: norm 0.1 * 2 * 1e-6
-    assert backend.optimizer is not None
-    moments = torch.cat([state["exp_avg"].flatten() for state in backend.optimizer.state.values()])
+    moments = torch.cat([state["exp_avg"].flatten() for state in backend.adam.inner.state.values()])
     assert moments.norm().item() == pytest.approx(2e-7, rel=1e-4)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from nightschool.errors import ConfigError
@@ -41,6 +42,11 @@ def _fitting(current: Any, given: Any, name: str) -> Any:
         return float(given)
     if isinstance(current, tuple) and isinstance(given, list):
         return tuple(given)
+    if isinstance(current, StrEnum) and isinstance(given, str):
+        known = [str(one) for one in type(current)]
+        if given not in known:
+            raise ConfigError(f"{name} = {given!r} is not known.", f"It is one of {', '.join(known)}.", "Correct it.")
+        return type(current)(given)
     if current is not None and type(given) is not type(current):
         raise ConfigError(f"{name} = {given!r} is not a {type(current).__name__}.", "", "Correct it.")
     return given

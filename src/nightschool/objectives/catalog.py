@@ -9,11 +9,13 @@ from nightschool.objectives.apo import APO
 from nightschool.objectives.bco import BCO
 from nightschool.objectives.dpo import DPO
 from nightschool.objectives.dro import DRO
+from nightschool.objectives.grpo import FAMILY
 from nightschool.objectives.kto import KTO
 from nightschool.objectives.loss import Objective
 from nightschool.objectives.mirror import MIRROR, OPMD
 from nightschool.objectives.oapl import OAPL
 from nightschool.objectives.oapl_group import OAPL_GROUP
+from nightschool.objectives.ppo import PPO
 from nightschool.objectives.qrpo import QRPO
 from nightschool.objectives.rebel import REBEL
 from nightschool.objectives.sft import RFT, SFT
@@ -23,7 +25,7 @@ from nightschool.objectives.var_grad import VAR_GRAD
 LIKELIHOOD = (SFT, RFT)
 PREFERENCE = (DPO, KTO, BCO)
 REGRESSION = (OAPL, DRO, APO, OAPL_GROUP, MIRROR, OPMD, VAR_GRAD, REBEL, QRPO)
-GRADIENT = (TOPR,)
+GRADIENT = (TOPR, PPO, *FAMILY)
 
 OBJECTIVES: Mapping[str, Objective] = {
     objective.name: objective for objective in (*LIKELIHOOD, *PREFERENCE, *REGRESSION, *GRADIENT)

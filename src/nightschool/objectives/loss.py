@@ -9,6 +9,8 @@ from typing import Any
 
 from nightschool.types import Sample
 
+LOGPROBS, VALUES = "logprobs", "values"  # of the policy's loss tokens; a critic's, of the states before them
+
 
 class Aggregation(StrEnum):
     """How token values become one number. Denominators are those of the global batch; a sequence without
@@ -33,29 +35,46 @@ class Material(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The name of a function of `training.losses`, its keyword settings, and how much it counts in a mix."""
+    """The name of a function of `training.losses`, its keyword settings, and how much it counts in a mix. `outputs`
+    are what it reads of the models; a backend that cannot give one is refused before the run."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     coefficient: float = 1.0
+    outputs: frozenset[str] = frozenset({LOGPROBS})
 
 
 Terms = Mapping[str, Loss]  # by `Sample.term`: what serves two losses is in the batch twice
+
+
+def outputs_of(terms: Terms) -> frozenset[str]:
+    """What the losses read of the models, together."""
+    return frozenset().union(*(loss.outputs for loss in terms.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored:
+    """Samples as annotated from what the anchor says of them, and figures about them for the log."""
+
+    samples: list[Sample]
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
     """One algorithm: how samples are annotated, and the loss they are annotated for.
 
-    `rule` is the frozen dataclass of its settings, `annotate(samples, rule)` checks what it requires and refuses with
-    the name of the broken rule. `anchored`: the loss reads `reference_logprobs`, those of the policy that a window
-    starts from, computed by the trainer. `valued`: rows carry estimates `p_hat` and `p_lo` of the success on their
-    request. `weighs_behavior`: rows carry `behavior_logprobs`, those of the engine that sampled. `pessimistic`: values
-    leave a margin below what is expected, and held-out rows, annotated as well, tell how much of it is left.
+    `rule(...)` makes the frozen dataclass of its settings; `annotate(samples, rule)` checks what it requires and
+    refuses with the name of the broken rule. `anchored`: the loss reads `reference_logprobs`, those of the policy that
+    a window starts from, computed by the trainer. `valued`: rows carry estimates `p_hat` and `p_lo` of the success on
+    their request. `weighs_behavior`: rows carry `behavior_logprobs`, those of the engine that sampled. `pessimistic`:
+    values leave a margin below what is expected, and held-out rows, annotated as well, tell how much of it is left.
+    `after_anchor(samples, rule)` annotates once a window's anchor has scored the samples (weights of an off-policy
+    correction, advantages from a critic); it may leave samples out.
     """
 
     name: str
-    rule: type
+    rule: Callable[..., Any]
     annotate: Callable[[Sequence[Sample], Any], list[Sample]]
     loss: Callable[[Any], Loss]
     anchored: bool = False
@@ -63,3 +82,4 @@ class Objective:
     valued: bool = False
     weighs_behavior: bool = False
     pessimistic: bool = False
+    after_anchor: Callable[[Sequence[Sample], Any], Anchored] | None = None

@@ -23,6 +23,7 @@ class AdamConfig:
     `clip_factor`: a gradient longer than this multiple of the running median of recent gradient norms is
     scaled down to it. A fixed clip would mean something else for every objective, since their gradients
     differ by orders of magnitude.
+    `critic_factor`: the critic's learning rate in units of the policy's.
     """
 
     learning_rate: float = 3e-4
@@ -30,6 +31,7 @@ class AdamConfig:
     beta2: float = 0.999
     epsilon: float = 1e-8
     clip_factor: float = 3.0
+    critic_factor: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class Backend(Protocol):
         ...
 
     def open(self, parent: Path | None) -> None:
-        """Start from the adapter in `parent`, or from a fresh one; forget optimizer and steps."""
+        """Start from the adapter in `parent`, with its critic if one lies there, or from a fresh one; forget
+        optimizer and steps."""
         ...
 
     def forward_backward(self, samples: Sequence[Sample], terms: Terms) -> LossReport:
@@ -92,6 +95,13 @@ class Backend(Protocol):
         """Log-probabilities of the completion tokens, (T,) per sample, `None` elsewhere. No gradient."""
         ...
 
+    def values(self, samples: Sequence[Sample]) -> list[tuple[float | None, ...]]:
+        """A critic's value of the state before each completion token, (T,) per sample, `None` elsewhere. No gradient.
+
+        Only where `outputs` has "values". The critic is made when it is first asked, and says 0 until it is trained.
+        """
+        ...
+
     def optim_step(self, optimizer: AdamConfig, step_id: int) -> StepReport:
         """Apply the accumulated gradient once per `step_id`; a repeated id changes nothing.
 
@@ -101,10 +111,14 @@ class Backend(Protocol):
         ...
 
     def save_state(self, folder: Path) -> None:
-        """Write adapter, optimizer and step id for an exact resume."""
+        """Write adapter, critic, optimizers and step id for an exact resume."""
         ...
 
     def load_state(self, folder: Path) -> None: ...
+
+    def save_weights(self, folder: Path) -> None:
+        """Write what `open` starts from here: the adapter, and the critic if there is one."""
+        ...
 
     def save_adapter(self, folder: Path) -> None:
         """Write the adapter as a PEFT folder."""

@@ -5,33 +5,33 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from nightschool.errors import InputError, RefusedError
 from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraConfig, LoraModel, write_adapter
-from nightschool.objectives.loss import Terms
+from nightschool.objectives.loss import LOGPROBS, VALUES, Terms, outputs_of
 from nightschool.releases.manifest import template_digest, tokenizer_digest
 from nightschool.training import attention
+from nightschool.training.adam import Adam
 from nightschool.training.attention import TreePlan
 from nightschool.training.backend import AdamConfig, Identity, LossReport, NotFiniteError, StepReport
+from nightschool.training.critic import CRITIC, MOMENTS, Critic
 from nightschool.training.logprobs import target_logprobs
 from nightschool.training.losses.mixing import count, couples, total_loss
 from nightschool.training.packing import TOKEN_BUDGET, Pack, pack
-from nightschool.types import Sample
+from nightschool.types import Json, Sample
 
 POLICY = "policy"
-MEDIAN_OF = 32
-MEDIAN_FROM = 4
+
+_Scorer = Callable[[Pack, Sequence[Sample], Sequence[Sequence[bool]]], Tensor]
 
 
 class LocalBackend:
@@ -41,7 +41,7 @@ class LocalBackend:
     one backend; `open` may be called again and again.
     """
 
-    outputs = frozenset({"logprobs"})
+    outputs = frozenset({LOGPROBS, VALUES})
 
     def __init__(self, base: BaseModel, config: LoraConfig, token_budget: int = TOKEN_BUDGET, seed: int = 0) -> None:
         self.base = base
@@ -53,8 +53,8 @@ class LocalBackend:
         attention.register()
         cast(Any, base.network).set_attn_implementation(attention.NAME)
         self.lora = LoraModel(base.network, config.targets)
-        self.optimizer: torch.optim.Adam | None = None
-        self.norms: list[float] = []
+        self.adam: Adam | None = None
+        self.critic: Critic | None = None
         self.last_step: StepReport | None = None
 
     @property
@@ -67,13 +67,17 @@ class LocalBackend:
     def open(self, parent: Path | None) -> None:
         if POLICY in self.lora.loaded:
             self.lora.unload(POLICY)
+        if self.critic is not None:
+            self.critic.close()
+        self.critic = None
         if parent is None:
             self.config = self.fresh_config
             self.lora.create(POLICY, self.config, seed=self.seed)
         else:
             self.config = self.lora.load(POLICY, parent)
-        self.optimizer = torch.optim.Adam(self.lora.parameters(POLICY))
-        self.norms = []
+            if (parent / CRITIC).exists():
+                self.critic = Critic.load(self.lora, parent / CRITIC, self.head)
+        self.adam = Adam(self.lora.parameters(POLICY))
         self.last_step = None
 
     def forward_backward(self, samples: Sequence[Sample], terms: Terms) -> LossReport:
@@ -82,17 +86,19 @@ class LocalBackend:
         totals = count(samples)
         packed = self._packs(samples)
         slopes = self._slopes(samples, terms) if couples(terms) and len(packed) > 1 else None
+        valued = VALUES in outputs_of(terms)
         total = 0.0 if slopes is None else slopes.loss
         logprobs: list[tuple[float | None, ...]] = [()] * len(samples)
         for one in packed:
             chosen = [samples[row] for row in one.rows]
             masks = [sample.loss_mask for sample in chosen]
             scored = self._score(one, chosen, masks)
+            values = self._judge(one, chosen, masks) if valued else None
             if slopes is None:
-                share = total_loss(terms, chosen, scored, totals)
+                share = total_loss(terms, chosen, scored, totals, values)
                 total += share.item()
             else:
-                share = (scored * torch.cat([slopes.of_samples[row] for row in one.rows])).sum()
+                share = slopes.share(one.rows, scored, values)
             self._require_finite(total, len(samples))
             if share.requires_grad:
                 share.backward()
@@ -101,92 +107,97 @@ class LocalBackend:
 
     @torch.no_grad()
     def forward(self, samples: Sequence[Sample]) -> list[tuple[float | None, ...]]:
-        logprobs: list[tuple[float | None, ...]] = [()] * len(samples)
-        for one in self._packs(samples):
-            chosen = [samples[row] for row in one.rows]
-            masks = [sample.completion_mask for sample in chosen]
-            _scatter(logprobs, one, self._score(one, chosen, masks), masks)
-        return logprobs
+        return self._all(samples, self._score)
+
+    @torch.no_grad()
+    def values(self, samples: Sequence[Sample]) -> list[tuple[float | None, ...]]:
+        return self._all(samples, self._judge)
 
     def optim_step(self, optimizer: AdamConfig, step_id: int) -> StepReport:
-        assert self.optimizer is not None, "open() comes first"
+        assert self.adam is not None, "open() comes first"
         if self.last_step is not None and step_id <= self.last_step.step_id:
             self._drop_gradient()
             return StepReport(step_id, self.last_step.grad_norm, self.last_step.clipped, applied=False)
-        gradients = [p.grad for p in self.lora.parameters(POLICY) if p.grad is not None]
-        if not gradients:
+        norm = self.adam.norm()
+        critics = None if self.critic is None else self.critic.adam.norm()
+        if norm is None:
             raise InputError("There is no gradient to apply.", "No forward_backward came before this step.", "")
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])).item()
-        if not math.isfinite(norm):
+        if not math.isfinite(norm + (critics or 0.0)):
             self._drop_gradient()
             raise NotFiniteError(
                 "The gradient is not a finite number.",
-                f"Its norm is {norm} at step {step_id}; no step was taken.",
+                f"Its norm is {norm} at step {step_id}, the critic's {critics}; no step was taken.",
                 "Lower the learning rate, or start again from the last checkpoint.",
             )
-        limit = optimizer.clip_factor * statistics.median(self.norms) if len(self.norms) >= MEDIAN_FROM else math.inf
-        if norm > limit:
-            for gradient in gradients:
-                gradient.mul_(limit / norm)
-        for group in self.optimizer.param_groups:
-            group.update(lr=optimizer.learning_rate, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.epsilon)
-        self.optimizer.step()
-        self._drop_gradient()
-        self.norms = [*self.norms, norm][-MEDIAN_OF:]
-        self.last_step = StepReport(step_id, norm, norm > limit, applied=True)
+        clipped = self.adam.step(optimizer, norm)
+        if self.critic is not None and critics is not None:
+            self.critic.step(optimizer, critics)
+        self.last_step = StepReport(step_id, norm, clipped, applied=True)
         return self.last_step
 
     def save_adapter(self, folder: Path) -> None:
         write_adapter(folder, self.config, self.lora.tensors(POLICY), self.base.name)
 
+    def save_weights(self, folder: Path) -> None:
+        self.save_adapter(folder)
+        if self.critic is not None:
+            self.critic.save(folder / CRITIC, self.base.name)
+
     def save_state(self, folder: Path) -> None:
-        assert self.optimizer is not None, "open() comes first"
+        assert self.adam is not None, "open() comes first"
         staging = folder.with_name(folder.name + ".part")
         shutil.rmtree(staging, ignore_errors=True)
-        self.save_adapter(staging)
-        moments = {
-            f"{index}.{key}": value.detach().clone()
-            for index, state in self.optimizer.state_dict()["state"].items()
-            for key, value in state.items()
-        }
-        save_file(moments, staging / "optimizer.safetensors")
-        last = None
+        self.save_weights(staging)
+        self.adam.save(staging / MOMENTS)
+        saved: Json = {"norms": self.adam.norms, "last_step": None}
+        if self.critic is not None:
+            self.critic.adam.save(staging / CRITIC / MOMENTS)
+            saved["critic_norms"] = self.critic.adam.norms
         if self.last_step is not None:
-            last = {k: getattr(self.last_step, k) for k in ("step_id", "grad_norm", "clipped", "applied")}
-        (staging / "state.json").write_text(json.dumps({"norms": self.norms, "last_step": last}) + "\n")
+            saved["last_step"] = {k: getattr(self.last_step, k) for k in StepReport.__dataclass_fields__}
+        (staging / "state.json").write_text(json.dumps(saved) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
         staging.rename(folder)
 
     def load_state(self, folder: Path) -> None:
         self.open(folder)
-        assert self.optimizer is not None
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in load_file(folder / "optimizer.safetensors").items():
-            index, _, name = key.partition(".")
-            state.setdefault(int(index), {})[name] = value
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         saved = json.loads((folder / "state.json").read_text())
-        self.norms = saved["norms"]
+        assert self.adam is not None
+        self.adam.load(folder / MOMENTS, saved["norms"])
+        if self.critic is not None:
+            self.critic.adam.load(folder / CRITIC / MOMENTS, saved["critic_norms"])
         self.last_step = StepReport(**saved["last_step"]) if saved["last_step"] else None
 
+    def _all(self, samples: Sequence[Sample], scorer: _Scorer) -> list[tuple[float | None, ...]]:
+        """What `scorer` says of every completion token, pack by pack."""
+        found: list[tuple[float | None, ...]] = [()] * len(samples)
+        for one in self._packs(samples):
+            chosen = [samples[row] for row in one.rows]
+            masks = [sample.completion_mask for sample in chosen]
+            _scatter(found, one, scorer(one, chosen, masks), masks)
+        return found
+
     def _slopes(self, samples: Sequence[Sample], terms: Terms) -> _Slopes:
-        """The loss of the whole batch, and its gradient with respect to each loss token's log-probability."""
+        """The loss of the whole batch, and its gradient with respect to what the models say of each loss token."""
         lengths = [sum(sample.loss_mask) for sample in samples]
-        values = torch.tensor(
-            [
-                value
-                for sample, row in zip(samples, self.forward(samples), strict=True)
-                for value, used in zip(row, sample.loss_mask, strict=True)
-                if used
-            ],
-            device=self.base.device,
-            requires_grad=True,
-        )
-        loss = total_loss(terms, samples, values, count(samples))
+        leaves = [self._leaf(samples, self.forward(samples))]
+        if VALUES in outputs_of(terms):
+            leaves.append(self._leaf(samples, self.values(samples)))
+        loss = total_loss(terms, samples, leaves[0], count(samples), *leaves[1:])
         if loss.requires_grad:
             loss.backward()
-        gradient = torch.zeros_like(values) if values.grad is None else values.grad
-        return _Slopes(loss.item(), gradient.split(lengths))
+        found = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+        return _Slopes(loss.item(), [gradient.split(lengths) for gradient in found])
+
+    def _leaf(self, samples: Sequence[Sample], rows: Sequence[Sequence[float | None]]) -> Tensor:
+        """Values of the loss tokens, flat, to take a gradient by."""
+        chosen = [
+            value
+            for sample, row in zip(samples, rows, strict=True)
+            for value, used in zip(row, sample.loss_mask, strict=True)
+            if used
+        ]
+        return torch.tensor(chosen, device=self.base.device, requires_grad=True)
 
     def _require_finite(self, loss: float, num_samples: int) -> None:
         if math.isfinite(loss):
@@ -202,22 +213,17 @@ class LocalBackend:
         return pack([sample.token_ids for sample in samples], self.token_budget)
 
     def _drop_gradient(self) -> None:
-        for parameter in self.lora.parameters(POLICY):
-            parameter.grad = None
+        assert self.adam is not None
+        self.adam.drop()
+        if self.critic is not None:
+            self.critic.adam.drop()
 
     def _score(self, one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> Tensor:
         """Log-probabilities (N,) of the masked tokens of a pack's samples, flat in their order; a token shared by
         samples is scored once."""
         targets = _Targets.of(one, samples, masks)
         device = self.base.device
-        self.lora.routing.spans = [(POLICY, 0, 1)]
-        body = self.base.network.get_submodule(self.base.network.base_model_prefix)  # type: ignore[arg-type]
-        hidden = body(
-            input_ids=torch.from_numpy(one.token_ids)[None].to(device),
-            position_ids=torch.from_numpy(one.position_ids)[None].to(device),
-            use_cache=False,
-            tree=TreePlan.of(one, self.base.dtype, device),
-        ).last_hidden_state[0]
+        hidden = self._hidden(one, POLICY)
         unique = target_logprobs(
             hidden[torch.from_numpy(targets.parents).to(device)],
             self.head,
@@ -226,13 +232,39 @@ class LocalBackend:
         )
         return unique[torch.from_numpy(targets.gather).to(device)]
 
+    def _judge(self, one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> Tensor:
+        """The critic's values (N,) of the states before the masked tokens; the first call makes a critic."""
+        if self.critic is None:
+            self.critic = Critic.fresh(self.lora, self.config, self.head, self.seed)
+        targets = _Targets.of(one, samples, masks)
+        nodes = torch.from_numpy(targets.parents[targets.gather]).to(self.base.device)
+        return self.critic.values(self._hidden(one, CRITIC)[nodes])
+
+    def _hidden(self, one: Pack, adapter: str) -> Tensor:
+        """Hidden states (T, D) of a pack's nodes, before the output layer."""
+        device = self.base.device
+        self.lora.routing.spans = [(adapter, 0, 1)]
+        body = self.base.network.get_submodule(self.base.network.base_model_prefix)  # type: ignore[arg-type]
+        return body(
+            input_ids=torch.from_numpy(one.token_ids)[None].to(device),
+            position_ids=torch.from_numpy(one.position_ids)[None].to(device),
+            use_cache=False,
+            tree=TreePlan.of(one, self.base.dtype, device),
+        ).last_hidden_state[0]
+
 
 @dataclass(frozen=True, slots=True)
 class _Slopes:
-    """A batch's loss, and per sample its gradient with respect to the loss tokens' log-probabilities."""
+    """A batch's loss, and per output and sample its gradient with respect to the loss tokens' values."""
 
     loss: float
-    of_samples: Sequence[Tensor]
+    of_outputs: Sequence[Sequence[Tensor]]
+
+    def share(self, rows: Sequence[int], *outputs: Tensor | None) -> Tensor:
+        """What has the batch's gradient, for outputs computed again on some rows."""
+        pairs = zip(self.of_outputs, outputs, strict=False)  # without a critic the last output is missing
+        parts = [(torch.cat([slopes[row] for row in rows]) * out).sum() for slopes, out in pairs if out is not None]
+        return torch.stack(parts).sum()
 
 
 @dataclass(frozen=True, slots=True)

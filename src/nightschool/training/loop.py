@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from nightschool.errors import InterruptedRun, RefusedError
-from nightschool.objectives.loss import Terms
+from nightschool.objectives.loss import VALUES, Anchored, Terms, outputs_of
 from nightschool.training.backend import AdamConfig, Backend, LossReport, StepReport
 from nightschool.training.drift import Drift, DriftRule, choose_watched, measure
 from nightschool.training.states import (
@@ -58,7 +58,8 @@ class Course:
     """What one run goes through. `parent` is the adapter it starts from, `None` for a fresh one.
 
     `anchored`: a loss needs log-probabilities under the policy each window starts from. `drift`: when a
-    window ends early; `None` where nothing is watched.
+    window ends early; `None` where nothing is watched. `after_anchor`, by term, annotates train rows once a window's
+    anchor has scored them.
     """
 
     train: tuple[Sample, ...]
@@ -68,6 +69,7 @@ class Course:
     parent: Path | None
     config: LoopConfig
     drift: DriftRule | None = None
+    after_anchor: Mapping[str, Callable[[Sequence[Sample]], Anchored]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,9 @@ def run_loop(backend: Backend, course: Course, folder: Path, watch: Watch) -> Ou
         InterruptedRun: the watch asked for a halt; the step was finished and saved.
         NotFiniteError: a loss or gradient is NaN or infinite.
     """
-    if "logprobs" not in backend.outputs:
-        raise RefusedError("The run is refused.", "The backend gives no log-probabilities.", "Use another backend.")
+    absent = outputs_of(course.terms) - backend.outputs
+    if absent:
+        raise RefusedError("The run is refused.", f"The backend gives no {min(absent)}.", "Use another backend.")
     folder.mkdir(parents=True, exist_ok=True)
     found = find_checkpoint(folder)
     position = Position() if found is None else found[1]
@@ -133,6 +136,7 @@ class _Window:
         self.course = course
         self.folder = folder
         self.watch = watch
+        self.figures: Mapping[str, float] = {}  # of the window's samples, once its anchor has scored them
 
     def run(self, position: Position) -> Position:
         train, held_out = self._anchored(position)
@@ -180,6 +184,7 @@ class _Window:
         speed = position.tokens / position.seconds
         metrics = {"loss": report.loss, "grad_norm": stepped.grad_norm, "tokens_per_s": speed}
         metrics |= {} if drift is None else drift.metrics()
+        metrics |= self.figures if position.step == 1 else {}
         num_steps = position.done + total - position.step + total * (self.course.config.windows - position.window - 1)
         eta_s = (num_steps - position.done) * position.seconds / position.done
         self.watch.step(Now(position.done, num_steps, speed, eta_s, metrics))
@@ -208,15 +213,24 @@ class _Window:
 
     def _anchored(self, position: Position) -> tuple[list[Sample], list[Sample]]:
         """Train and held-out rows, scored once under the policy the window starts from."""
-        everything = [*self.course.train, *self.course.held_out]
-        if not self.course.anchored:
-            return list(self.course.train), list(self.course.held_out)
+        course = self.course
+        everything = [*course.train, *course.held_out]
+        if not course.anchored:
+            return list(course.train), list(course.held_out)
         scored = load_anchor(self.folder, position.window, everything)
         if scored is None:
-            save_anchor(self.folder, position.window, self.backend.forward(everything))
+            scores = {"logprobs": self.backend.forward(everything)}
+            if VALUES in outputs_of(course.terms):
+                scores["values"] = self.backend.values(everything)
+            save_anchor(self.folder, position.window, scores)
             scored = load_anchor(self.folder, position.window, everything)
             assert scored is not None
-        return scored[: len(self.course.train)], scored[len(self.course.train) :]
+        train, held_out = scored[: len(course.train)], scored[len(course.train) :]
+        for term, annotate in course.after_anchor.items():
+            made = annotate([sample for sample in train if sample.term == term])
+            train = [*made.samples, *(sample for sample in train if sample.term != term)]
+            self.figures = {**self.figures, **made.figures}
+        return train, held_out
 
     def _reason_to_stop(self, drift: Drift | None, done: int, total: int) -> str | None:
         return self.course.drift.reason_to_stop(drift, done, total) if self.course.drift and drift else None

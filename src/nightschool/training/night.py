@@ -175,7 +175,7 @@ def course_of(
     silent = [sample for sample in held_out if sample.reward is None]
     rule = _rule(config)
     rated = objective.annotate(rated, rule) if rated and objective.pessimistic else rated
-    rehearsed = _rehearsal(config) if objective.anchored else []
+    rehearsed, after = _rehearsal(config) if objective.anchored else [], objective.after_anchor
     course = Course(
         train=(*objective.annotate(train, rule), *rehearsed),
         held_out=(*rated, *silent),
@@ -184,6 +184,7 @@ def course_of(
         parent=parent,
         config=config.loop,
         drift=config.drift if objective.anchored else None,
+        after_anchor={"": lambda rows: after(rows, rule)} if after else {},
     )
     return course, _read_lines(folder)
 

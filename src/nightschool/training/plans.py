@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from nightschool.curation.dataset import CurationRule
 from nightschool.objectives.catalog import find_objective
@@ -67,11 +69,18 @@ def default_config(objective: Objective) -> StudyConfig:
 def config_of(run: Run) -> StudyConfig:
     """The configuration a run was started with, from its row."""
     raw: Any = run.config
-    return StudyConfig(
-        find_objective(run.objective).rule(**raw["rule"]),
-        BackendConfig(**raw["backend"]),
-        LoopConfig(**{**raw["loop"], "optimizer": AdamConfig(**raw["loop"]["optimizer"])}),
-        DriftRule(**raw["drift"]),
-        CurationRule(**raw["curation"]),
-        raw["rehearsal_weight"],
-    )
+    rule = built(type(find_objective(run.objective).rule()), raw["rule"])
+    return replace(built(StudyConfig, raw), rule=rule)
+
+
+def built(kind: type, raw: Mapping[str, Any]) -> Any:
+    """A frozen value from what `asdict` and JSON made of it."""
+    hints, values = get_type_hints(kind), {}
+    for name, value in raw.items():
+        hint = hints[name]
+        if is_dataclass(hint) and isinstance(hint, type):
+            value = built(hint, value)
+        elif isinstance(hint, type) and issubclass(hint, StrEnum):
+            value = hint(value)
+        values[name] = value
+    return kind(**values)

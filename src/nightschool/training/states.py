@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from nightschool.store.failpoints import fail_point
 from nightschool.training.backend import Backend
 from nightschool.types import Json, Sample
 
+REFERENCE_VALUES = "reference_values"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -66,10 +67,10 @@ def find_checkpoint(folder: Path) -> tuple[Path, Position] | None:
 
 
 def save_safe(folder: Path, backend: Backend, done: int) -> None:
-    """Keep the adapter as it is after `done` steps."""
+    """Keep the weights as they are after `done` steps."""
     staging = folder / "safe.part"
     shutil.rmtree(staging, ignore_errors=True)
-    backend.save_adapter(staging)
+    backend.save_weights(staging)
     target = _safe(folder, done)
     shutil.rmtree(target, ignore_errors=True)
     staging.rename(target)
@@ -88,34 +89,52 @@ def start_folder(folder: Path, window: int) -> Path | None:
 
 
 def save_start(folder: Path, backend: Backend, window: int) -> None:
-    """Keep the adapter that `window` starts from."""
+    """Keep the weights that `window` starts from."""
     staging = folder / "window.part"
     shutil.rmtree(staging, ignore_errors=True)
-    backend.save_adapter(staging)
+    backend.save_weights(staging)
     target = folder / f"window-{window}"
     shutil.rmtree(target, ignore_errors=True)
     staging.rename(target)
 
 
-def save_anchor(folder: Path, window: int, logprobs: Sequence[Sequence[float | None]]) -> None:
-    """Write the anchor's log-probabilities of all samples of the buffer, missing ones as NaN."""
-    flat = np.array([np.nan if x is None else x for row in logprobs for x in row], dtype=np.float32)
+def save_anchor(folder: Path, window: int, scores: Mapping[str, Sequence[Sequence[float | None]]]) -> None:
+    """Write what the models of the window's start say of all samples of the buffer, missing values as NaN.
+
+    `scores` by name: `logprobs`, and `values` where a critic is asked.
+    """
+    flat = {
+        name: np.array([np.nan if x is None else x for row in rows for x in row], dtype=np.float32)
+        for name, rows in scores.items()
+    }
     staging = folder / "anchor.part"
-    save_file({"logprobs": flat}, staging)
+    save_file(flat, staging)
     staging.rename(folder / f"anchor-{window}.safetensors")
 
 
 def load_anchor(folder: Path, window: int, samples: Sequence[Sample]) -> list[Sample] | None:
-    """The samples with their anchor's log-probabilities; `None` where they were not computed yet."""
+    """The samples with `reference_logprobs`, and `reference_values` where a critic was asked; `None` where nothing
+    was computed yet."""
     path = folder / f"anchor-{window}.safetensors"
     if not path.exists():
         return None
-    flat, at, out = load_file(path)["logprobs"], 0, []
+    found, at, out = load_file(path), 0, []
     for sample in samples:
-        part = flat[at : at + len(sample.token_ids)]
-        at += len(sample.token_ids)
-        out.append(replace(sample, reference_logprobs=tuple(None if np.isnan(x) else float(x) for x in part)))
+        here = slice(at, at + len(sample.token_ids))
+        at = here.stop
+        notes = {REFERENCE_VALUES: _row(found["values"][here])} if "values" in found else {}
+        out.append(
+            replace(
+                sample,
+                reference_logprobs=_row(found["logprobs"][here]),
+                token_annotations={**sample.token_annotations, **notes},
+            )
+        )
     return out
+
+
+def _row(values: np.ndarray) -> tuple[float | None, ...]:
+    return tuple(None if np.isnan(x) else float(x) for x in values)
 
 
 def _safe(folder: Path, done: int | None) -> Path:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from nightschool.training.losses.clipped import clipped
 from nightschool.training.losses.distillation import hindsight, reverse_kl
 from nightschool.training.losses.likelihood import dft, sft
 from nightschool.training.losses.log_ratio import group_variance, rebel, squared_log_ratio
 from nightschool.training.losses.preference import apo_zero, bco, dpo, ipo, kto
 from nightschool.training.losses.reinforce import reinforce, topr
+from nightschool.training.losses.values import ppo
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "sft": sft,
@@ -27,6 +29,8 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "bco": bco,
     "hindsight": hindsight,
     "reverse_kl": reverse_kl,
+    "clipped": clipped,
+    "ppo": ppo,
 }
 
 # Losses in which sequences of the whole batch enter one expression that is not a sum over them.

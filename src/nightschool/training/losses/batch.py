@@ -24,7 +24,8 @@ class TokenBatch:
     `logprobs` are the policy's, with gradient; `rows[n]` is the sequence of token n. `tokens` holds given values per
     token (`reference_logprobs`, `behavior_logprobs`, `advantage`, ...), `annotations` given values per sequence.
     `groups[b]` numbers the group of sequence b, -1 without one. `num_tokens` and `num_sequences` count the whole
-    batch over all micro-batches: loss tokens, and sequences with at least one of them.
+    batch over all micro-batches: loss tokens, and sequences with at least one of them. `values` are a critic's of
+    the states before the tokens, with gradient, where a loss asks for them.
     """
 
     logprobs: Tensor
@@ -35,6 +36,7 @@ class TokenBatch:
     tokens: Mapping[str, Tensor] = field(default_factory=dict)
     annotations: Mapping[str, Tensor] = field(default_factory=dict)
     groups: Tensor | None = None
+    values: Tensor | None = None
 
     def given(self, name: str) -> Tensor:
         """Values per token (N,). Raises: InputError when some sample carries none."""
@@ -47,6 +49,12 @@ class TokenBatch:
         if name not in self.annotations:
             raise InputError(f"The samples are not annotated with {name}.", "A missing value is never a number.", "")
         return self.annotations[name]
+
+    def critic(self) -> Tensor:
+        """A critic's values (N,). Raises: InputError when nobody asked for them."""
+        if self.values is None:
+            raise InputError("The batch has no values.", "Its loss names none among its outputs.", "")
+        return self.values
 
     def sums(self, values: Tensor) -> Tensor:
         """Per-sequence sums of token values: (N,) -> (B,)."""

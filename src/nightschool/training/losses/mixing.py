@@ -7,7 +7,7 @@ terms stands in the batch twice, and its tokens go through the model once all th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -50,16 +50,23 @@ def couples(terms: Terms) -> bool:
     return any(loss.name in COUPLED for loss in terms.values())
 
 
-def total_loss(terms: Terms, samples: Sequence[Sample], logprobs: Tensor, totals: Mapping[str, Totals]) -> Tensor:
+def total_loss(
+    terms: Terms,
+    samples: Sequence[Sample],
+    logprobs: Tensor,
+    totals: Mapping[str, Totals],
+    values: Tensor | None = None,
+) -> Tensor:
     """The share of `samples` in the loss of the batch that `totals` counts.
 
-    Shapes: `logprobs` (N,), of the loss tokens of `samples` in their order.
+    Shapes: `logprobs` (N,), of the loss tokens of `samples` in their order; `values` a critic's, likewise.
 
     Raises:
         InputError: a sample belongs to no term, or a value that its loss reads is missing.
     """
     lengths = [sum(sample.loss_mask) for sample in samples]
     parts = logprobs.split(lengths)
+    value_parts = None if values is None else values.split(lengths)
     loss = logprobs.new_zeros(())
     for name, term in terms.items():
         chosen = [place for place, sample in enumerate(samples) if sample.term == name and lengths[place]]
@@ -67,6 +74,8 @@ def total_loss(terms: Terms, samples: Sequence[Sample], logprobs: Tensor, totals
             continue
         own = torch.cat([parts[place] for place in chosen])
         batch = token_batch([samples[place] for place in chosen], own, totals[name])
+        if value_parts is not None:
+            batch = replace(batch, values=torch.cat([value_parts[place] for place in chosen]))
         loss = loss + term.coefficient * LOSSES[term.name](batch, **term.settings)
     unknown = {sample.term for sample in samples} - terms.keys()
     if unknown:

@@ -1,0 +1,138 @@
+"""PPO with a critic: the only classical objective that is native to one rollout per task.
+
+Implements: Schulman et al., arXiv:1707.06347; generalized advantages of Schulman et al., arXiv:1506.02438, Eq. 16.
+Departs: a critic's values and the advantages are fixed for a window, as old policy and values are for one batch of
+    rollouts; the batch that whitens is the buffer. KL to a fixed reference is in the rewards, as k1, where rows bring
+    `origin_logprobs`. A truncated trajectory's last token is left out: its value is what the one before goes on from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nightschool.errors import RefusedError
+from nightschool.objectives.clipping import BEHAVIOR, DUAL_CLIP, Clip
+from nightschool.objectives.legality import require_behavior, require_no_anchor, require_tokens
+from nightschool.objectives.loss import LOGPROBS, VALUES, Aggregation, Anchored, Loss, Objective
+from nightschool.objectives.off_policy import (
+    UNCORRECTED,
+    Correction,
+    Weighing,
+    chosen,
+    noted,
+    require_correction,
+    weigh,
+)
+from nightschool.types import Sample
+
+ORIGIN, TRUNCATED = "origin_logprobs", "truncated"
+FEWEST = 3  # sequences that are whitened together: of one or two it makes signs, whatever they are worth
+
+
+@dataclass(frozen=True, slots=True)
+class PpoRule:
+    """`gamma` discounts, `trace_decay` is the lambda of the advantages: below 1 a fresh critic makes a long reply's
+    reward decay to nothing. `kl_weight`: of k1(behavior || origin) in the rewards. `whiten`: advantages of the buffer
+    get mean 0 and deviation 1, `ddof` that of the deviation. `value_weight` and `value_clip` are the critic's."""
+
+    gamma: float = 1.0
+    trace_decay: float = 1.0
+    kl_weight: float = 0.0
+    whiten: bool = True
+    ddof: int = 1
+    clip: Clip = DUAL_CLIP
+    correction: Correction = UNCORRECTED
+    value_weight: float = 0.5
+    value_clip: float | None = 0.2
+    aggregation: Aggregation = Aggregation.TOKEN_MEAN
+
+
+def annotate(samples: Sequence[Sample], rule: PpoRule) -> list[Sample]:
+    """Check what the advantages will need; a critic's values come with the anchor.
+
+    Raises:
+        RefusedError: no reward, too few rows to whiten, or a requirement of `legality` or `off_policy` is broken.
+    """
+    require_tokens(samples)
+    require_no_anchor(samples)
+    require_correction(samples, rule.correction, rule.clip)
+    if rule.kl_weight:
+        require_behavior(samples)
+    for sample in samples:
+        if sample.reward is None or not math.isfinite(sample.reward):
+            raise _refused("a missing reward is no number", f"Sample {sample.id} has none.")
+        if rule.kl_weight and ORIGIN not in sample.token_annotations:
+            raise _refused("a penalty needs the fixed reference's scores", f"Sample {sample.id} has none.")
+        if sample.annotations.get(TRUNCATED) and sum(sample.loss_mask) < 2:
+            raise _refused("a truncated trajectory goes on from its last token", f"Sample {sample.id} has but one.")
+    if rule.whiten and len(samples) < FEWEST:
+        raise _refused("whitening takes three sequences", f"There are {len(samples)}.")
+    return list(samples)
+
+
+def after_anchor(samples: Sequence[Sample], rule: PpoRule) -> Anchored:
+    """Give each loss token its `advantage`, `return` and, where staleness is corrected, `importance_weight`.
+
+    Figures: those of `off_policy.weigh`, and `explained_variance`, the share of the returns' that the critic knew.
+    """
+    weighed = weigh(samples, rule.correction)
+    found = [_estimated(sample, rule) for sample in weighed.samples]
+    flat = np.concatenate([advantage for _, advantage, _ in found])
+    returns = np.concatenate([returns for _, _, returns in found])
+    left = float(np.var(flat) / np.var(returns)) if np.var(returns) else 0.0
+    mean, spread = (flat.mean(), whitening(flat, rule.ddof)) if rule.whiten else (0.0, 1.0)
+    rows = [noted(noted(s, "advantage", (a - mean) / spread), "return", r) for s, a, r in found]
+    return Anchored(rows, {**weighed.figures, "explained_variance": 1.0 - left})
+
+
+def whitening(advantages: np.ndarray, ddof: int) -> float:
+    """The deviation that advantages are divided by."""
+    return math.sqrt(float(np.var(advantages, ddof=ddof)) + 1e-8)
+
+
+def generalized(rewards: np.ndarray, values: np.ndarray, after: float, rule: PpoRule) -> np.ndarray:
+    """Advantages of a trajectory's loss tokens; `after` is the value of the state behind the last one.
+
+    delta_t = r_t + gamma V_(t+1) - V_t; A_t = delta_t + gamma lambda A_(t+1).
+    """
+    out, following, advantage = np.zeros(len(rewards)), after, 0.0
+    for place in reversed(range(len(rewards))):
+        delta = rewards[place] + rule.gamma * following - values[place]
+        advantage = delta + rule.gamma * rule.trace_decay * advantage
+        out[place], following = advantage, values[place]
+    return out
+
+
+def loss(rule: PpoRule) -> Loss:
+    weighted = rule.correction.weighing != Weighing.NONE
+    critic = {"value_weight": rule.value_weight, "value_clip": rule.value_clip}
+    settings = {"clip": rule.clip, "weighted": weighted, "aggregation": rule.aggregation, **critic}
+    return Loss("ppo", settings, outputs=frozenset({LOGPROBS, VALUES}))
+
+
+PPO = Objective("ppo", PpoRule, annotate, loss, anchored=True, weighs_behavior=True, after_anchor=after_anchor)
+
+
+def _estimated(sample: Sample, rule: PpoRule) -> tuple[Sample, np.ndarray, np.ndarray]:
+    """The sample as it trains, its advantages, and the returns its critic learns. What lies between loss tokens (a
+    tool's words) has no value and takes no time."""
+    values, after = chosen(sample.token_annotations["reference_values"], sample), 0.0
+    if sample.annotations.get(TRUNCATED):
+        last = max(place for place, used in enumerate(sample.loss_mask) if used)
+        sample = replace(sample, loss_mask=(*sample.loss_mask[:last], False, *sample.loss_mask[last + 1 :]))
+        values, after = values[:-1], float(values[-1])
+    rewards = np.zeros(len(values))
+    rewards[-1] = sample.reward
+    if rule.kl_weight:
+        behavior, origin = (chosen(sample.token_annotations[name], sample) for name in (BEHAVIOR, ORIGIN))
+        rewards -= rule.kl_weight * (behavior - origin)
+    advantage = generalized(rewards, values, after, rule)
+    return sample, advantage, advantage + values
+
+
+def _refused(rule: str, why: str) -> RefusedError:
+    return RefusedError(f"The run is refused: {rule}.", why, "Change the rule, or build the dataset again.")
