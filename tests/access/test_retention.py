@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from nightschool.feedback.record import insert_feedback
 from nightschool.store.bodies import get_body
 from nightschool.store.database import Store
 from nightschool.store.exchanges import insert_exchange, load_exchange
-from nightschool.store.expiry import sweep
+from nightschool.store.expiry import Search, remove, sweep
 from nightschool.store.records import Caller, Record, Timing
 from nightschool.store.schema import blobs, bodies, choices, exchanges, feedback, messages, orphans, sessions
 from nightschool.types import Choice, Exchange, Fidelity
@@ -229,6 +230,45 @@ def test_what_comes_back_meanwhile_stays_whole(store, monkeypatch):
     assert (exchange.messages, raw) == (late.messages, late.request_body)
 
 
+def test_what_two_deletions_at_once_have_in_common_with_newer_exchanges_stays(store, monkeypatch):
+    """While one sweeps, two exchanges use its orphans again, and another deletion removes one of these two: its
+    messages are written down anew, and are not the first one's to delete. The last to remove something sweeps."""
+    put(store, talk("ann", [1, 2]))
+    asked = talk("ann", [1, 2])[1]
+    fields = list(Record.__slots__)[1:]
+    again = [Record(f"again-{n}", *(getattr(asked, name) for name in fields)) for n in range(2)]
+    again[1] = replace(again[1], timing=Timing(30 * DAY))
+    real, came = store.write, False
+
+    def write(work):
+        nonlocal came
+        if count(store, exchanges) == 0 and count(store, orphans) and not came:
+            came = True
+            result = real(work)  # the sweep is announced, and has not begun to delete
+            monkeypatch.setattr(store, "write", real)
+            search = Search.look
+
+            def look(found, conn):
+                search(found, conn)
+                monkeypatch.setattr(Search, "look", search)
+                put(store, again)
+                real(lambda conn: remove(conn, store.tenant, ["again-0"]))
+
+            monkeypatch.setattr(Search, "look", look)
+            return result
+        return real(work)
+
+    monkeypatch.setattr(store, "write", write)
+    retain(store, Wish(10 * DAY), "me")
+    assert set(everything(store)) == {"again-1"}
+    exchange, raw = everything(store)["again-1"]
+    assert exchange is not None
+    assert (exchange.messages, raw) == (asked.messages, asked.request_body)
+    retain(store, Wish(10 * DAY), "the other one")
+    assert everything(store)["again-1"] == (exchange, raw)
+    assert count(store, orphans) == 0
+
+
 def test_beside_a_gateway_that_records(store):
     """Old conversations go while the same ones, and others, are recorded again; all that is new can be read."""
     put(store, [record for n in range(20) for record in talk(f"t{n}", [1, 2])])
@@ -289,6 +329,5 @@ def test_any_cutoff_leaves_the_rest_as_it_was(new_place, tmp_path_factory, kind,
             assert raw == raw_before
         if not after:
             assert count(store, messages) == count(store, blobs) == count(store, bodies) == 0
-        with store.read() as conn:
-            assert find_expired(conn, store.tenant, Wish(day * DAY)) == ([], 0)
+        assert list(find_expired(store, Wish(day * DAY))) == []
         assert sweep(store).messages == 0

@@ -1,12 +1,14 @@
 """Taking exchanges out of the store, and then whatever nothing refers to any more.
 
 Every transaction is small and leaves the store whole. `remove` takes out exchanges with what is theirs alone, and
-writes down what they shared (`orphans`). `sweep` reads which of that is still referred to and deletes the rest; what
-has come meanwhile is looked at again in the transaction that deletes. Stopped anywhere, the next sweep goes on.
+writes down what they shared (`orphans`). `sweep` reads which of that is still referred to and deletes the rest; what a
+new exchange refers to meanwhile, that exchange crosses out (`reclaim`). Stopped anywhere, the next sweep goes on. Of
+several processes that delete at once, the last one to remove something sweeps.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,17 +19,33 @@ from nightschool.store.attachments import RUN, named_in
 from nightschool.store.blobs import in_parts
 from nightschool.store.bodies import body_references
 from nightschool.store.database import Store
+from nightschool.store.ids import new_id
+from nightschool.store.prepared import Prepared
 from nightschool.store.prompts import load_prompt
-from nightschool.store.schema import blobs, bodies, choices, exchanges, feedback, messages, orphans, sessions, spellings
+from nightschool.store.schema import (
+    blobs,
+    bodies,
+    choices,
+    exchanges,
+    feedback,
+    messages,
+    meta,
+    orphans,
+    sessions,
+    spellings,
+)
 from nightschool.store.tree import with_content
+from nightschool.store.writer import Write
 
 BODY, MESSAGE, BLOB = "body", "message", "blob"
 TABLES = {BODY: bodies, MESSAGE: messages, BLOB: blobs}
-NUMBERED = (exchanges, messages, orphans)  # by SQLite, in the order in which rows come
+SWEEPER = "sweeper"  # in `meta`, by tenant: whose sweep goes on; who removes exchanges meanwhile ends it
 MAX_ORPHANS = 200_000  # looked at in one pass; each takes about 200 bytes of memory
 DELETED_AT_ONCE = 200
 
 Hashes = dict[str, set[str]]
+
+_any_orphan = Prepared(sa.select(orphans.c.kind).where(orphans.c.tenant == sa.bindparam("tenant")).limit(1))
 
 
 @dataclass(slots=True)
@@ -45,16 +63,12 @@ def remove(conn: sa.Connection, tenant: str, ids: Sequence[str]) -> Removed:
     An exchange that goes on from a removed one gets the whole list of its prompt ids.
     """
     _overwrite(conn)
+    conn.execute(sa.delete(meta).where(meta.c.tenant == tenant, meta.c.key == SWEEPER))
     x, c, f = exchanges.c, choices.c, feedback.c
     mine = (x.tenant == tenant, x.id.in_(ids))
-    rows = conn.execute(
-        sa.select(x.session_id, x.request_body, x.reply_body, x.tools_blob, x.prompt_message).where(*mine)
-    )
-    rows = rows.all()
     of_choices = (c.tenant == tenant, c.exchange_id.in_(ids))
-    leaves = {row.prompt_message for row in rows} | set(conn.scalars(sa.select(c.message_hash).where(*of_choices)))
-    session_ids = sorted({row.session_id for row in rows})
-    _write_down(conn, tenant, rows, {leaf for leaf in leaves if leaf})
+    _write_down(conn, tenant, _referred(conn, tenant, ids))
+    session_ids = sorted(set(conn.scalars(sa.select(x.session_id).where(*mine))))
     _free_children(conn, tenant, session_ids, ids)
     removed = Removed()
     removed.feedback = conn.execute(sa.delete(feedback).where(f.tenant == tenant, f.exchange_id.in_(ids))).rowcount
@@ -63,6 +77,20 @@ def remove(conn: sa.Connection, tenant: str, ids: Sequence[str]) -> Removed:
     for session_id in session_ids:
         _recount(conn, tenant, session_id, removed)
     return removed
+
+
+def reclaim(conn: sa.Connection, tenant: str, ids: Sequence[str]) -> None:
+    """What these new exchanges refer to is nobody's orphan any more. Call it in the write that stored them.
+
+    Edge: one query while there are no orphans, as there are none but between `remove` and the end of `sweep`.
+    """
+    if not _any_orphan.all(conn, tenant=tenant):
+        return
+    o = orphans.c
+    for some_ids in in_parts(ids):
+        for kind, hashes in _referred(conn, tenant, some_ids).items():
+            for some in in_parts(sorted(hashes)):
+                conn.execute(sa.delete(orphans).where(o.tenant == tenant, o.kind == kind, o.hash.in_(some)))
 
 
 @dataclass(slots=True)
@@ -76,18 +104,21 @@ class Swept:
 
 def sweep(store: Store, tell: Callable[[str], None] = lambda _line: None) -> Swept:
     """Delete what `remove` wrote down and nothing refers to. Reads the tenant's rows once for each pass."""
-    swept = Swept()
+    swept, sweeper = Swept(), new_id()
+    store.write(lambda conn: _begin_sweep(conn, store.tenant, sweeper))
     while True:
         with store.read() as conn:
             asked = _load_orphans(conn, store.tenant)
             if not any(asked.values()):
                 break
             tell(f"Looking for what still refers to {sum(map(len, asked.values()))} bodies, messages and blobs")
-            search = Search(store.tenant, asked, _attachments(conn, store.tenant, asked[BLOB]))
+            search = Search(store.tenant, sweeper, asked, _attachments(conn, store.tenant, asked[BLOB]))
             search.look(conn)
         for kind in TABLES:
             for some in _parts(sorted(asked[kind])):
-                count = store.write(lambda conn, k=kind, s=some, found=search: _delete(conn, found, k, s))
+                count = write_aside(store, lambda conn, k=kind, s=some, found=search: _delete(conn, found, k, s))
+                if count is None:
+                    return swept
                 name = {BODY: "bodies", MESSAGE: "messages", BLOB: "blobs"}[kind]
                 setattr(swept, name, getattr(swept, name) + count)
     if store.engine.dialect.name == "sqlite":
@@ -99,30 +130,37 @@ def sweep(store: Store, tell: Callable[[str], None] = lambda _line: None) -> Swe
     return swept
 
 
+def write_aside(store: Store, work: Write) -> Any:
+    """Write, and then keep away for as long as that took: other processes wait for the lock in naps, not in a queue."""
+    started = time.monotonic()
+    result = store.write(work)
+    time.sleep(time.monotonic() - started)
+    return result
+
+
 @dataclass(slots=True)
 class Search:
-    """Which of the hashes asked for something still refers to; it can be continued with newer rows.
+    """Which of the hashes asked for something still refers to.
 
     `attachments` are those of the blobs asked for that messages may name in their content; only if there are any
     is content read. `inside` holds parent and blobs of the messages asked for: what a live one stands on is alive too.
     """
 
     tenant: str
+    sweeper: str
     asked: Hashes
     attachments: set[str]
     live: Hashes = field(default_factory=lambda: {kind: set() for kind in TABLES})
     inside: dict[str, tuple[str | None, set[str | None]]] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)  # the last row looked at, by table
 
     def look(self, conn: sa.Connection) -> None:
-        """Look at all rows, or at those newer than the last look where the database numbers them."""
+        """Look at all rows of the tenant."""
         x, c, b = exchanges.c, choices.c, bodies.c
-        of_newer = self._of_newer_exchanges()  # before these are looked at
         for row in self._rows(conn, exchanges, (x.request_body, x.reply_body, x.tools_blob, x.prompt_message)):
             self._mark(BODY, (row.request_body, row.reply_body))
             self._mark(BLOB, (row.tools_blob,))
             self._mark(MESSAGE, (row.prompt_message,))
-        for row in self._rows(conn, choices, (c.message_hash,), only=of_newer.get("choices")):
+        for row in self._rows(conn, choices, (c.message_hash,)):
             self._mark(MESSAGE, (row.message_hash,))
         for node_hash, parent, named in self._messages(conn):
             if node_hash in self.asked[MESSAGE]:
@@ -130,7 +168,7 @@ class Search:
             else:
                 self._mark(MESSAGE, (parent,))
                 self._mark(BLOB, named)
-        for row in self._rows(conn, bodies, (b.hash, b.segments), only=of_newer.get("bodies")):
+        for row in self._rows(conn, bodies, (b.hash, b.segments)):
             if row.hash not in self.asked[BODY] or row.hash in self.live[BODY]:
                 shared, leaves = body_references(conn, self.tenant, row.segments)
                 self._mark(BLOB, shared)
@@ -142,29 +180,6 @@ class Search:
             if parent in self.asked[MESSAGE] and parent not in self.live[MESSAGE]:
                 self.live[MESSAGE].add(parent)
                 todo.append(parent)
-        self.rest(conn)
-
-    def rest(self, conn: sa.Connection) -> None:
-        """Rows up to here need no other look. Call it too at the end of a transaction that deleted some."""
-        if conn.dialect.name == "sqlite":
-            self.seen = {table.name: _last_row(conn, table) for table in NUMBERED}
-
-    def _of_newer_exchanges(self) -> dict[str, sa.ColumnElement[bool]]:
-        """Which choices and bodies have come since the last look: their rows have no numbers, but come with an
-        exchange, and are written down when it goes."""
-        if not self.seen:
-            return {}
-        x, o = exchanges.c, orphans.c
-        newer = (x.tenant == self.tenant, self._newer(exchanges))
-        gone = (o.tenant == self.tenant, o.kind == BODY, self._newer(orphans))
-        keys = [sa.select(key).where(*newer) for key in (x.request_body, x.reply_body)]
-        return {
-            "choices": choices.c.exchange_id.in_(sa.select(x.id).where(*newer)),
-            "bodies": bodies.c.hash.in_(sa.union(*keys, sa.select(o.hash).where(*gone))),
-        }
-
-    def _newer(self, table: sa.Table) -> sa.ColumnElement[bool]:
-        return sa.literal_column(f"{table.name}.rowid") > self.seen[table.name]
 
     def _messages(self, conn: sa.Connection) -> Iterator[tuple[str, str | None, set[str | None]]]:
         """Each message with its parent and the blobs that it is, or names."""
@@ -187,31 +202,35 @@ class Search:
         table: sa.Table,
         columns: Sequence[sa.ColumnElement[Any]],
         source: sa.FromClause | None = None,
-        only: sa.ColumnElement[bool] | None = None,
     ) -> sa.CursorResult[Any]:
         query = sa.select(*columns).where(table.c.tenant == self.tenant)
         query = query if source is None else query.select_from(source)
-        if only is not None:
-            query = query.where(only)
-        elif table.name in self.seen:
-            query = query.where(self._newer(table))
         return conn.execute(query, execution_options={"yield_per": 1000})
 
 
-def _delete(conn: sa.Connection, search: Search, kind: str, some: Sequence[str]) -> int:
-    """Delete those of `some` that nothing refers to, also nothing that came since the last look."""
+def _begin_sweep(conn: sa.Connection, tenant: str, sweeper: str) -> None:
+    conn.execute(sa.delete(meta).where(meta.c.tenant == tenant, meta.c.key == SWEEPER))
+    conn.execute(sa.insert(meta).values(tenant=tenant, key=SWEEPER, value=sweeper))
+
+
+def _delete(conn: sa.Connection, search: Search, kind: str, some: Sequence[str]) -> int | None:
+    """Delete those of `some` that nothing referred to, and nothing that came since reclaimed.
+
+    `None` when the sweep has ended: what was removed meanwhile may be written down again, though something that came
+    since refers to it.
+    """
+    o, tenant = orphans.c, search.tenant
+    going_on = sa.select(meta.c.value).where(meta.c.tenant == tenant, meta.c.key == SWEEPER)
+    if conn.scalar(going_on) != search.sweeper:
+        return None
     _overwrite(conn)
-    if conn.dialect.name != "sqlite":  # rows that come meanwhile cannot be told apart, so none may come
-        conn.execute(sa.text("LOCK TABLE exchanges, choices, messages, bodies, blobs IN SHARE ROW EXCLUSIVE MODE"))
-    search.look(conn)
-    dead = [h for h in some if h not in search.live[kind]]
-    table, tenant = TABLES[kind], search.tenant
+    written_down = (o.tenant == tenant, o.kind == kind, o.hash.in_(some))
+    dead = set(conn.scalars(sa.select(o.hash).where(*written_down))) - search.live[kind]
+    table = TABLES[kind]
     count = conn.execute(sa.delete(table).where(table.c.tenant == tenant, table.c.hash.in_(dead))).rowcount
     if kind == MESSAGE:
         conn.execute(sa.delete(spellings).where(spellings.c.tenant == tenant, spellings.c.message_hash.in_(dead)))
-    o = orphans.c
-    conn.execute(sa.delete(orphans).where(o.tenant == tenant, o.kind == kind, o.hash.in_(some)))
-    search.rest(conn)
+    conn.execute(sa.delete(orphans).where(*written_down))
     return count
 
 
@@ -221,33 +240,39 @@ def _overwrite(conn: sa.Connection) -> None:
         conn.exec_driver_sql("PRAGMA secure_delete=ON")
 
 
-def _last_row(conn: sa.Connection, table: sa.Table) -> int:
-    """The number that SQLite gave the newest row of a table, of whatever tenant."""
-    return conn.exec_driver_sql(f"SELECT coalesce(max(rowid), 0) FROM {table.name} -- of every tenant").scalar_one()
-
-
-def _write_down(conn: sa.Connection, tenant: str, rows: Sequence[sa.Row], leaves: set[str]) -> None:
-    """Everything that the exchanges in `rows` refer to becomes a candidate."""
+def _referred(conn: sa.Connection, tenant: str, ids: Sequence[str]) -> Hashes:
+    """The bodies, messages and blobs that these exchanges are restored from."""
+    x, c, m = exchanges.c, choices.c, messages.c
+    columns = (x.request_body, x.reply_body, x.tools_blob, x.prompt_message)
+    rows = conn.execute(sa.select(*columns).where(x.tenant == tenant, x.id.in_(ids))).all()
     found: Hashes = {
         BODY: {key for row in rows for key in (row.request_body, row.reply_body) if key},
         BLOB: {row.tools_blob for row in rows if row.tools_blob},
         MESSAGE: set(),
     }
+    leaves = {row.prompt_message for row in rows if row.prompt_message}
+    leaves.update(conn.scalars(sa.select(c.message_hash).where(c.tenant == tenant, c.exchange_id.in_(ids))))
     for some in in_parts(sorted(found[BODY])):
         query = sa.select(bodies.c.segments).where(bodies.c.tenant == tenant, bodies.c.hash.in_(some))
         for segments in conn.scalars(query).all():
             shared, ends = body_references(conn, tenant, segments)
             found[BLOB] |= shared
             leaves |= ends
-    m = messages.c
+    data, blob = with_content()
     for some in in_parts(sorted(leaves)):
-        link = sa.select(m.hash, m.parent_hash, m.blob_hash)
+        link = sa.select(m.hash, m.parent_hash)
         branch = link.where(m.tenant == tenant, m.hash.in_(some)).cte("branch", recursive=True)
         branch = branch.union(link.where(m.tenant == tenant, m.hash == branch.c.parent_hash))
-        for row in conn.execute(sa.select(branch.c.hash, branch.c.blob_hash)):
+        here = sa.and_(m.tenant == tenant, m.hash == branch.c.hash)
+        query = sa.select(m.hash, m.blob_hash, data).select_from(branch.join(messages, here).outerjoin(blobs, blob))
+        for row in conn.execute(query):
             found[MESSAGE].add(row.hash)
-            if row.blob_hash:
-                found[BLOB].add(row.blob_hash)
+            found[BLOB].update(named_in(row.data or b""), (row.blob_hash,) if row.blob_hash else ())
+    return found
+
+
+def _write_down(conn: sa.Connection, tenant: str, found: Hashes) -> None:
+    """All of this becomes a candidate."""
     for kind, hashes in found.items():
         known: set[str] = set()
         for some in in_parts(sorted(hashes)):

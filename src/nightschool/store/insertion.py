@@ -18,6 +18,7 @@ from nightschool.store.attachments import MIN_CHARS, lift
 from nightschool.store.blobs import put_hashed
 from nightschool.store.bodies import MESSAGE, TOOLS, Body, Segment, cut, put_bodies, scan
 from nightschool.store.dialogue import Dialogue, read_dialogue
+from nightschool.store.expiry import reclaim
 from nightschool.store.failpoints import fail_point
 from nightschool.store.foresight import Foresight
 from nightschool.store.memo import Memo, recall, remember
@@ -72,6 +73,7 @@ def insert_exchanges(conn: sa.Connection, tenant: str, records: Sequence[Record]
         ahead.add(row)
     waiting.write()
     match_feedback(conn, tenant, list(zip(records, places, strict=True)))
+    reclaim(conn, tenant, [record.id for record in records])
     remember(conn, memo)
     fail_point("exchange.written")
     return [record.id for record in records]
