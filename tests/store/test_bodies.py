@@ -1,6 +1,7 @@
 import hashlib
 import json
 import time
+import zlib
 
 import pytest
 import sqlalchemy as sa
@@ -8,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nightschool.errors import StoreError
-from nightschool.store import bodies
+from nightschool.store import bodies, phrases
 from nightschool.store.blobs import get_blob, put_blob
 from nightschool.store.bodies import MESSAGE, Body, body_references, cut, get_body, put_bodies, scan
+from nightschool.store.columns import pack, unpack
 from nightschool.store.memo import Memo
 from nightschool.store.schema import blobs as blob_table
 from nightschool.store.schema import bodies as body_table
@@ -269,5 +271,17 @@ def test_a_reply_whose_message_is_kept_in_another_spelling_comes_back(store):
         assert get_body(conn, "default", key) == raw
 
 
-def test_what_replies_are_deflated_with_is_part_of_the_format():
-    assert hashlib.sha256(bodies.ENVELOPE).hexdigest()[:16] == "9abcce9f94bb2580"
+def test_the_phrases_are_part_of_the_format():
+    digests = [hashlib.sha256(text).hexdigest()[:16] for text in (phrases.MESSAGES, phrases.REPLIES)]
+    assert digests == ["2b5eae92df05afd6", "9abcce9f94bb2580"]
+
+
+@given(st.binary() | st.text(max_size=500).map(str.encode) | st.integers(1, 9000).map(lambda size: b"abc" * size))
+def test_what_is_packed_comes_back(data):
+    assert unpack(pack(data)) == data
+    assert len(pack(data)) <= len(data) + 1
+
+
+def test_what_an_earlier_version_packed_is_read():
+    assert unpack(b"\1" + zlib.compress(b"said before " * 30)) == b"said before " * 30
+    assert unpack(b"\0said") == b"said"

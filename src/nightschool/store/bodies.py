@@ -16,7 +16,6 @@ import hashlib
 import json
 import re
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,8 +26,9 @@ import sqlalchemy as sa
 from nightschool.errors import StoreError
 from nightschool.store.attachments import MIN_CHARS, RUN
 from nightschool.store.blobs import get_blob, get_blobs, put_hashed
-from nightschool.store.columns import Ready
+from nightschool.store.columns import Ready, deflate, inflate
 from nightschool.store.memo import Memo
+from nightschool.store.phrases import REPLIES
 from nightschool.store.prepared import Prepared, insert_into
 from nightschool.store.schema import bodies
 from nightschool.store.tree import Node, load_content, load_spelled
@@ -42,22 +42,6 @@ TIME_CHARS, KEY_CHARS = 12, 32  # of a body's key
 UNKNOWN = -1  # no variant's number
 PAGE_MESSAGES = 8
 WORTH_DEFLATING = 96
-# What replies of the usual services say beside their message. Part of the format: another text is another code.
-ENVELOPE = (
-    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":'
-    b'""}}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n"usage":{"input_tokens":,"output_tokens":,'
-    b'"stop_reason":"end_turn","stop_sequence":null,"id":"msg_","type":"message","role":"assistant","content":[{"type":'
-    b'"text","text":""}],"id":"resp_","object":"response","status":"completed","output":[{"type":"output_text",'
-    b'data: {"id":"chatcmpl-","object":"chat.completion.chunk","created":17,"model":"","system_fingerprint":"fp_",'
-    b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
-    b'data: [DONE]\n\n"tool_calls":[{"id":"call_","type":"function","function":{"name":"","arguments":"{\\"\\"}"}}],'
-    b'"refusal":null,"annotations":[],"finish_reason":"tool_calls","usage":{"prompt_tokens":,"completion_tokens":,'
-    b'"total_tokens":,"prompt_tokens_details":{"cached_tokens":0,"audio_tokens":0},"completion_tokens_details":'
-    b'{"reasoning_tokens":0}},"service_tier":"default"}{"id": "chatcmpl-", "object": "chat.completion", "created": 17, '
-    b'"model": "", "choices": [{"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}]}'
-    b'{"id":"chatcmpl-","object":"chat.completion","created":17,"model":"","choices":[{"index":0,"message":'
-    b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":"stop"}]}'
-)
 SPACE = " \t\n\r"
 
 _insert = insert_into(bodies, or_ignore=True)
@@ -128,7 +112,7 @@ def get_body(conn: sa.Connection, tenant: str, body_key: str) -> bytes:
         elif code == BRANCH:
             parts.append(_restore_branch(conn, tenant, data))
         elif code == REPLY:
-            parts.append(_inflate(data[NODE_BYTES:], load_content(conn, tenant, data[:NODE_BYTES].hex())))
+            parts.append(inflate(data[NODE_BYTES:], REPLIES + load_content(conn, tenant, data[:NODE_BYTES].hex())))
         else:
             parts.append(data.hex() if code == REFERENCE else data)
     shared = get_blobs(conn, tenant, [part for part in parts if isinstance(part, str)])
@@ -248,9 +232,8 @@ def _encode(body: Body, memo: Memo) -> tuple[bytes, dict[str, bytes]]:
     """The bytes that stand for a body, and the blobs they refer to, by hash."""
     shared: dict[str, bytes] = {}
     told = body.reply if len(body.raw) >= WORTH_DEFLATING and len(body.segments) == 1 else None
-    if (
-        told is not None and memo.variants.get((told.hash, told.kept)) == 0
-    ):  # only what the store keeps can be had again
+    # only of what the store keeps of the message can the body be made again
+    if told is not None and memo.variants.get((told.hash, told.kept)) == 0:
         return _told_by_message(body.raw, told), shared
     places = [at for at, segment in enumerate(body.segments) if segment.kind == MESSAGE]
     branch = _refer_to_branch(body, places, memo)
@@ -276,15 +259,8 @@ def _refer_to_branch(body: Body, places: Sequence[int], memo: Memo) -> bytes | N
 
 
 def _told_by_message(raw: bytes, reply: Node) -> bytes:
-    known = ENVELOPE + reply.kept
-    window = (12, 5) if len(raw) + len(known) <= 4096 else (15, 8)
-    packer = zlib.compressobj(1, zlib.DEFLATED, -window[0], window[1], zlib.Z_DEFAULT_STRATEGY, known)
-    packed = packer.compress(raw) + packer.flush()
+    packed = deflate(raw, REPLIES + reply.kept)
     return Ready(b"".join((bytes([REPLY]), struct.pack("<I", len(packed)), bytes.fromhex(reply.hash), packed)))
-
-
-def _inflate(packed: bytes, message: bytes) -> bytes:
-    return zlib.decompressobj(-15, ENVELOPE + message).decompress(packed)
 
 
 def _restore_branch(conn: sa.Connection, tenant: str, data: bytes) -> bytes:

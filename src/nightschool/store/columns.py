@@ -8,8 +8,10 @@ from typing import Any
 from sqlalchemy import LargeBinary
 from sqlalchemy.types import TypeDecorator
 
-WORTH_PACKING = 256
-PLAIN, PACKED = b"\0", b"\1"
+from nightschool.store.phrases import MESSAGES
+
+WORTH_PACKING = 128
+PLAIN, DEFLATED, PACKED = b"\0", b"\1", b"\2"  # the second as earlier versions wrote it
 
 
 class Digest(TypeDecorator[str]):
@@ -44,13 +46,25 @@ class Ready(bytes):
 
 def pack(data: bytes) -> bytes:
     if len(data) >= WORTH_PACKING and not isinstance(data, Ready):
-        # a window no larger than need be: getting the memory for one takes longer than packing a message
-        packer = zlib.compressobj(1, zlib.DEFLATED, *((12, 5) if len(data) <= 4096 else (15, 8)))
-        packed = packer.compress(data) + packer.flush()
+        packed = deflate(data, MESSAGES)
         if len(packed) < len(data):
             return PACKED + packed
     return PLAIN + data
 
 
 def unpack(stored: bytes) -> bytes:
-    return zlib.decompress(stored[1:]) if stored[:1] == PACKED else stored[1:]
+    if stored[:1] == PACKED:
+        return inflate(stored[1:], MESSAGES)
+    return zlib.decompress(stored[1:]) if stored[:1] == DEFLATED else stored[1:]
+
+
+def deflate(data: bytes, known: bytes) -> bytes:
+    """`data` as whoever has `known` needs it."""
+    # a window no larger than need be: getting the memory for one takes longer than packing a message
+    window, level = (12, 5) if len(data) + len(known) <= 4096 else (15, 8)
+    packer = zlib.compressobj(1, zlib.DEFLATED, -window, level, zlib.Z_DEFAULT_STRATEGY, known)
+    return packer.compress(data) + packer.flush()
+
+
+def inflate(packed: bytes, known: bytes) -> bytes:
+    return zlib.decompressobj(-15, known).decompress(packed)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from nightschool.store.columns import Digest, Packed, pack, unpack
 
-PARTS = (1, 8, 64, 500)  # values in one IN (...): few distinct statements to compile
+PARTS = (1, 8, 64, 256, 500)  # values in one IN (...): few distinct statements to compile
 
 Process = Callable[[Any], Any]
 
@@ -91,8 +91,7 @@ class Lookup:
             part = list(values[at : at + size])
             part += part[-1:] * (size - len(part))
             compiled = self._for(conn, size)
-            named = {"tenant": tenant, **{f"v{n}": value for n, value in enumerate(part)}}
-            cursor = _run(conn, "execute", compiled.sql, compiled.bind(named))
+            cursor = _run(conn, "execute", compiled.sql, compiled.bind_many(tenant, part))
             found += [compiled.row(row) for row in cursor.fetchall()]
             at += size
         return found
@@ -117,7 +116,7 @@ class _Compiled:
     def __init__(self, statement: Any, dialect: sa.Dialect, suffix: str = "", num_values: int = 1) -> None:
         compiled: Any = statement.compile(dialect=dialect)
         self.by_position = compiled.positiontup is not None
-        names = list(compiled.positiontup or compiled.binds)
+        names = list(compiled.positiontup or sorted(compiled.binds, key="v0".__eq__))
         types = {name: bind.type for name, bind in compiled.binds.items()}
         self.sql = f"{compiled}{suffix}"
         if num_values > 1:  # the one value of the only IN becomes many; in SQLite's case it is the last
@@ -143,6 +142,14 @@ class _Compiled:
         for at, process in self.going_in:
             if row[at] is not None:
                 row[at] = process(row[at])
+        return row if self.by_position else dict(zip(self.names, row, strict=True))
+
+    def bind_many(self, tenant: str, values: Sequence[Any]) -> Any:
+        """For a statement whose last parameters are `values`."""
+        before = self.names[: -len(values)]
+        process = next((process for at, process in self.going_in if at == len(before)), None)
+        row = [tenant if name == "tenant" else self.constants[name] for name in before]
+        row += values if process is None else map(process, values)
         return row if self.by_position else dict(zip(self.names, row, strict=True))
 
     def row(self, row: Any) -> Any:

@@ -92,7 +92,7 @@ def grow(
         if memo is None or spelling is None:
             node = _node(tenant, message, parent, spelling)
             if memo is not None:
-                memo.keep_node((above, node.kept), (node._replace(spelling=node.kept), message))
+                memo.keep_node((above, node.kept), (Node(*node[:-1], spelling=node.kept), message))
         else:
             key = (above, spelling)
             known = memo.nodes.get(key)
