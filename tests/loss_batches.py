@@ -17,7 +17,7 @@ def batch_of(
     logprobs: Rows, reference: Rows | None = None, groups: Sequence[int] | None = None, **notes: Sequence[float]
 ) -> TokenBatch:
     """Float32 log-probabilities with gradient. `notes` are the annotations, and `weights`."""
-    weights = torch.tensor(notes.pop("weights", [1.0] * len(logprobs)))
+    weights = torch.tensor(notes.pop("weights", [1.0] * len(logprobs)), dtype=torch.float32)
     flat = torch.tensor([value for row in logprobs for value in row], requires_grad=True)
     given = {} if reference is None else {"reference_logprobs": torch.tensor([v for row in reference for v in row])}
     return TokenBatch(

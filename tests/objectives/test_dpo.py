@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from loss_batches import agrees_with_finite_differences, batch_of, slopes
 
 from nightschool.errors import InputError, RefusedError
 from nightschool.objectives.dpo import DPO, DpoRule, annotate
 from nightschool.training.losses.batch import TokenBatch
-from nightschool.training.losses.preference import dpo
+from nightschool.training.losses.preference import dpo, ipo
 from nightschool.types import Sample
 
 
@@ -28,6 +29,44 @@ def golden(**changes: Any) -> TokenBatch:
 )
 def test_golden_g2(settings: dict[str, float], expected: float) -> None:
     assert dpo(golden(), 0.1, **settings).item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_ipo_of_golden_g2() -> None:
+    assert ipo(golden(), 0.1).item() == pytest.approx(4.0, abs=1e-5)  # (3 - 1 / (2 * 0.1))^2
+
+
+def test_ipo_is_told_per_token_and_pulls_back_what_exceeds_its_margin() -> None:
+    # beta 0.25 asks for a margin of 2 per token; [3, 3] against [0]: the mean 3 exceeds it by 1
+    batch = batch_of([[-1.0, -1.0], [-2.0]], [[-4.0, -4.0], [-2.0]], [0, 0], preferred=[1.0, 0.0])
+    loss = ipo(batch, 0.25)
+    assert loss.item() == pytest.approx(1.0)
+    assert slopes(loss, batch) == pytest.approx([1.0, 1.0, -2.0])  # 2 * 1 * (1/2, 1/2, -1): down for the preferred
+    assert agrees_with_finite_differences(ipo, batch)
+    assert agrees_with_finite_differences(dpo, batch)
+
+
+def test_robust_dpo_is_unbiased() -> None:
+    """A share of 0.1 told the wrong way round: its mean over both tellings is the loss of the true one."""
+    right = dpo(golden(), 0.1, noise=0.1).item()
+    wrong = dpo(golden(annotations={"preferred": torch.tensor([1.0, 0.0])}), 0.1, noise=0.1).item()
+    assert 0.9 * right + 0.1 * wrong == pytest.approx(0.554355, abs=1e-5)
+
+
+def test_dpo_at_the_ends() -> None:
+    far = batch_of([[-1.0], [-2001.0]], [[-1.0], [-1.0]], [0, 0], preferred=[1.0, 0.0])
+    assert dpo(far).item() == pytest.approx(0, abs=1e-6)
+    assert slopes(dpo(far), far) == pytest.approx([0, 0], abs=1e-9)
+    back = replace(far, annotations={"preferred": torch.tensor([0.0, 1.0])})
+    assert dpo(back).item() == pytest.approx(200.0)  # beta h = -200
+    assert slopes(dpo(back), back) == pytest.approx([0.1, -0.1])
+
+
+def test_a_rule_has_one_form() -> None:
+    pair = [row("a", (1, 2, 3), "p", 1.0), row("b", (1, 2, 4), "p", 0.0)]
+    for rule in (DpoRule(noise=0.1, smoothing=0.1), DpoRule(squared=True, sft_weight=0.1)):
+        with pytest.raises(RefusedError, match="one form"):
+            annotate(pair, rule)
+    assert DPO.loss(DpoRule(squared=True)).name == "ipo"
 
 
 def test_the_gradient_of_golden_g2() -> None:

@@ -49,7 +49,7 @@ def balance(samples: Sequence[Sample], factor: float | None) -> list[Sample]:
         totals[int(sample.annotations["desirable"])] += sample.weight
     low, high = weight_range(totals[1], totals[0])
     chosen = min(max(1.0, low), high) if factor is None else factor
-    if not low <= chosen <= high:
+    if not 0.99 * low <= chosen <= 1.01 * high:  # whoever types the printed bound is within it
         raise _refused(
             "good and bad replies weigh about the same",
             f"Bad ones count {chosen:g} times; between {low:.4g} and {high:.4g} would do.",
