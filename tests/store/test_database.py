@@ -116,7 +116,8 @@ def test_nothing_is_acknowledged_that_a_full_disk_took_back(file_store):
     store.write(lambda conn: conn.exec_driver_sql(limit.format(1)))
     gate = threading.Event()
     store.submit(lambda _conn: gate.wait(5))
-    futures = [store.submit(lambda conn, n=n: put_blob(conn, "default", bytes([n]) * 250)) for n in range(80)]
+    noise = [random.Random(n).randbytes(250) for n in range(80)]  # nothing that packing makes small
+    futures = [store.submit(lambda conn, data=data: put_blob(conn, "default", data)) for data in noise]
     gate.set()
     wait(futures)
     acknowledged = {f.result() for f in futures if f.exception() is None}
@@ -222,3 +223,11 @@ def test_a_server_that_is_lost_half_way_takes_the_whole_transaction_and_no_more(
     server_store.write(lambda conn: put_blob(conn, "default", b"next"))
     told = [future for future in together if future.exception() is None]
     assert count_blobs(server_store) == 1 + len(told)
+
+
+def test_bytes_and_nulls_are_stored_as_they_are(file_store):
+    values = (None, b"", b"\0a", "", 0)
+    with file_store.read() as conn:
+        assert tuple(conn.exec_driver_sql("SELECT ?, ?, ?, ?, ?", values).one()) == values
+        kinds = conn.exec_driver_sql("SELECT " + ", ".join(["typeof(?)"] * 5), values).one()
+    assert tuple(kinds) == ("null", "blob", "blob", "text", "integer")
