@@ -51,9 +51,9 @@ class Unwatched:
 def study_again(backend: Backend, state: Path, run: Run, weight: float, probes: list[Sample]) -> dict[str, Any]:
     """One night again with this weight of rehearsal; how the probes and the held-out sessions moved."""
     folder = run_folder(state, run.id)
-    train, held_out = night.read_dataset(folder)
+    rows = night.read_dataset(folder)
     again = replace(run, config={**run.config, "rehearsal_weight": weight})
-    course, _ = night.course_of(again, folder, state, train, held_out)
+    course, _ = night.course_of(again, folder, state, rows)
     backend.open(course.parent)
     before = likelihoods(backend, probes)
     with tempfile.TemporaryDirectory() as work:

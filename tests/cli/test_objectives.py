@@ -57,7 +57,13 @@ def test_nothing_recorded_is_said_with_what_would_do(base, store):
     assert all(one["against"] for one in told.document["data"]["objectives"])
 
 
-@pytest.mark.parametrize(("objective", "data"), [("dpo", pairs), ("oapl", thumbs)])
+def words(path, count=24):
+    made = ({"role": "user", "content": f"order {i}"} for i in range(count))
+    rows = ({"prompt": [q], "completion": [reply("7")], "feedback": "say the tool"} for q in made)
+    return write(path, *rows)
+
+
+@pytest.mark.parametrize(("objective", "data"), [("dpo", pairs), ("oapl", thumbs), ("hindsight", words)])
 def test_a_file_trains_an_adapter(base, tiny, tmp_path, state, objective, data):
     path = data(tmp_path / "data.jsonl")
     told = base("train", "--objective", objective, "--data", str(path), "--model", str(tiny))

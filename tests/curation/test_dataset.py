@@ -76,14 +76,14 @@ def test_estimates_come_with_every_rated_row(store: Store) -> None:
 def test_the_digest_names_the_content(store: Store) -> None:
     busy_day(store, 80)
     one, again = build(store), build(store, rule=CurationRule())
-    assert one.digest == again.digest or one.as_of != again.as_of
+    assert one.rows.digest == again.rows.digest or one.as_of != again.as_of
     with store.read() as conn:
-        fixed = [build_dataset(conn, store.tenant, Wanted("shop", BASE, one.as_of)).digest for _ in range(2)]
-    assert fixed[0] == fixed[1] == one.digest
+        fixed = [build_dataset(conn, store.tenant, Wanted("shop", BASE, one.as_of)).rows.digest for _ in range(2)]
+    assert fixed[0] == fixed[1] == one.rows.digest
     record_session(store, "where is my parcel 5", seed=9999, user="newcomer-1")
     say(store, THUMB, True, session="session-9999")
     later = build(store)
-    assert later.digest != one.digest
+    assert later.rows.digest != one.rows.digest
 
 
 def test_rows_survive_the_file(store: Store) -> None:

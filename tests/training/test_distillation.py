@@ -63,7 +63,7 @@ def test_the_tail_of_golden_g7a() -> None:
     two_p, two_q = with_tail(p[:, :2]), with_tail(q[:, :2])
     assert divergence(two_p, two_q, 1).item() == pytest.approx(0.404978, abs=1e-5)  # nothing is left to tell
     renormalized = [x[:, :2].log_softmax(-1) for x in (p, q)]
-    assert divergence(*renormalized, 1).item() == pytest.approx(0.449976, abs=1e-5)
+    assert divergence(renormalized[0], renormalized[1], 1).item() == pytest.approx(0.449976, abs=1e-5)
     with pytest.raises(InputError, match="exceed one"):
         with_tail(logs(0.7, 0.7)[None])
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nightschool.errors import InterruptedRun, RefusedError
+from nightschool.errors import InputError, InterruptedRun, RefusedError
 from nightschool.objectives.regression import SQUARED
 from nightschool.training.backend import AdamConfig, Identity, LossReport, StepReport
 from nightschool.training.drift import DriftRule, choose_watched
-from nightschool.training.loop import Course, LoopConfig, Now, run_loop
+from nightschool.training.loop import Course, LoopConfig, Now, as_seen, run_loop
 from nightschool.training.loop import plan_batches as plan
 from nightschool.training.states import find_checkpoint
 from nightschool.types import Sample
@@ -253,3 +253,15 @@ def test_the_rate_rises_and_falls_in_every_window(tmp_path: Path) -> None:
     # thirds of the way up, times 1/2 + 1/2 cos(pi * step / 6) of six steps
     fall = [1.0, 0.933013, 0.75, 0.5, 0.25, 0.066987]
     assert backend.rates == pytest.approx([fall[0] / 3, fall[1] * 2 / 3, *fall[2:]] * 2, abs=1e-6)
+
+
+def test_what_a_teacher_says_stands_where_the_sample_has_the_token() -> None:
+    student = Sample("s", (1, 2, 8, 9), (False, False, True, True), (False, False, True, True))
+    teacher = Sample("s", (1, 8, 9), (False, True, True), (False, True, True))
+    other = replace(student, id="t")
+    assert as_seen([student, other], [teacher], [(None, -0.5, -0.25)]) == [
+        (None, None, -0.5, -0.25),
+        (None, None, None, None),
+    ]
+    with pytest.raises(InputError, match="other tokens"):
+        as_seen([student], [replace(teacher, token_ids=(1, 8, 7))], [(None, -0.5, -0.25)])

@@ -22,6 +22,7 @@ from nightschool.valuation.success import fit_success_model
 DAY_S = 86_400.0
 SILENT_ROWS = 64
 TRAINED = "trained"
+USES = ("train", "held_out", "teacher")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Dataset:
 
     `held_out` rows are never trained on: first those of the select split, then the newest training rows
     without feedback; a row without reward measures drift only. `lines` covers every exchange that was considered.
+    `teachers` are views of training rows, by their ids, that end in the same tokens behind another prompt.
     """
 
     agent: str
@@ -70,11 +72,45 @@ class Dataset:
     held_out: tuple[Sample, ...]
     lines: tuple[Line, ...]
     summary: Json
+    teachers: tuple[Sample, ...] = ()
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(self.train, self.held_out, self.teachers)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A dataset's samples alone, as a run keeps them."""
+
+    train: tuple[Sample, ...]
+    held_out: tuple[Sample, ...] = ()
+    teachers: tuple[Sample, ...] = ()
 
     @property
     def digest(self) -> str:
         """SHA-256 over the rows; the same sessions and judgements give the same digest."""
-        return rows_digest(self.train, self.held_out)
+        total = hashlib.sha256()
+        for row in sorted(self.lines(), key=lambda row: (USES.index(row["use"]), row["id"])):
+            total.update(json.dumps(row, sort_keys=True).encode() + b"\n")
+        return total.hexdigest()
+
+    def lines(self) -> list[Json]:
+        """The rows of a dataset file."""
+        return [
+            row_of(sample, use)
+            for use, samples in zip(USES, (self.train, self.held_out, self.teachers), strict=True)
+            for sample in samples
+        ]
+
+    @staticmethod
+    def of_lines(lines: Iterable[Json]) -> Rows:
+        """The samples of a dataset file."""
+        found: dict[str, list[Sample]] = {use: [] for use in USES}
+        for line in lines:
+            use, sample = sample_of(line)
+            found[use].append(sample)
+        return Rows(*(tuple(found[use]) for use in USES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +179,6 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
     measured = [*select, *silent[-SILENT_ROWS:]]
     held_out = tuple(_sample(j, estimates) for j in measured)
     return Dataset(agent, anchor, as_of, train, held_out, tuple(lines), summary)
-
-
-def rows_digest(train: Iterable[Sample], held_out: Iterable[Sample]) -> str:
-    total = hashlib.sha256()
-    for use, samples in (("train", train), ("held_out", held_out)):
-        for sample in sorted(samples, key=lambda s: s.id):
-            total.update(json.dumps(row_of(sample, use), sort_keys=True).encode() + b"\n")
-    return total.hexdigest()
 
 
 def row_of(sample: Sample, use: str) -> Json:

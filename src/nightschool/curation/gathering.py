@@ -11,11 +11,12 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from nightschool.curation.dataset import TRAINED, Dataset, Line, Wanted, build_dataset
-from nightschool.curation.written import read_written, samples_of
+from nightschool.curation.hindsight import load_views, written_views
+from nightschool.curation.written import read_rows, read_written, samples_of
 from nightschool.errors import TooLittleDataError
 from nightschool.imports.paths import Session, each_session
 from nightschool.imports.rows import demonstrations, preferences
-from nightschool.objectives.legality import NO_GROUP
+from nightschool.objectives.legality import NO_GROUP, Heard
 from nightschool.objectives.loss import Material, Objective
 from nightschool.rendering.renderer import Renderer
 from nightschool.types import Json, LedgerState, Sample
@@ -33,6 +34,8 @@ def gather(conn: sa.Connection, tenant: str, wanted: Wanted, objective: Objectiv
     """
     if objective.material in ROWS:
         return _written_down(conn, tenant, wanted, objective, renderer)
+    if objective.material == Material.WORDS:
+        return _with_words(conn, tenant, wanted, renderer)
     dataset = build_dataset(conn, tenant, replace(wanted, valued=objective.valued))
     if not objective.weighs_behavior:
         dataset = replace(dataset, train=_without_behavior(dataset.train), held_out=_without_behavior(dataset.held_out))
@@ -46,10 +49,14 @@ def from_file(path: Path, wanted: Wanted, objective: Objective, renderer: Render
         InputError, MissingError, TooLittleDataError: the file cannot be used.
     """
     material = objective.material
+    if material == Material.WORDS:
+        students, teachers = written_views(read_rows(path, material), renderer)
+        summary: Json = {"file": path.name, "train": len(students)}
+        return Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(students), (), (), summary, tuple(teachers))
     samples = read_written(path, Material.JUDGED if material == Material.GROUPS else material, renderer)
     if objective.valued:
         samples = _valued(samples, renderer)
-    summary: Json = {"file": path.name, "train": len(samples)}
+    summary = {"file": path.name, "train": len(samples)}
     dataset = Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(samples), (), (), summary)
     return _grouped(dataset) if material == Material.GROUPS else dataset
 
@@ -77,6 +84,36 @@ def _written_down(
         )
     summary: Json = {"train": len(samples), "left_out": dict((+left_out).most_common())}
     return Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(samples), (), tuple(lines), summary)
+
+
+def _with_words(conn: sa.Connection, tenant: str, wanted: Wanted, renderer: Renderer) -> Dataset:
+    """Replies with words about them; sessions that nothing is learned from tell how far the policy drifts."""
+    views = load_views(conn, tenant, wanted.agent, renderer)
+    if not views.students:
+        why = ", ".join(f"{count} {reason}" for reason, count in views.left_out.most_common(3))
+        raise TooLittleDataError(
+            "There is nothing to study.",
+            f"No reply has words about it that may train ({why or 'none was said'}).",
+            "nightschool feedback shows what was heard",
+        )
+    judged = build_dataset(conn, tenant, replace(wanted, valued=False))
+    sessions = {line.exchange_id: line.session_id for line in judged.lines}
+    learned = set(views.sessions.values())
+    lines = [
+        replace(line, state=LedgerState.TRAINED, reason=TRAINED)
+        if line.exchange_id in views.sessions
+        else replace(line, state=LedgerState.HELD, reason=Heard.WORDS.value)
+        if line.state == LedgerState.TRAINED
+        else line
+        for line in judged.lines
+    ]
+    held_out = tuple(
+        replace(sample, token_annotations={}) for sample in judged.held_out if sessions.get(sample.id) not in learned
+    )
+    summary: Json = {"train": len(views.students), "left_out": dict((+views.left_out).most_common())}
+    return replace(
+        judged, train=views.students, held_out=held_out, lines=tuple(lines), summary=summary, teachers=views.teachers
+    )
 
 
 def _grouped(dataset: Dataset) -> Dataset:

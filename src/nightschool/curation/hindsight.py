@@ -6,11 +6,13 @@ The second is a teacher's view of the first. Both end in the same tokens; only w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from nightschool.curation.written import render_reply
+from nightschool.errors import InputError
 from nightschool.feedback.record import current_view
 from nightschool.imports.paths import Session, each_session, why_not
 from nightschool.objectives.legality import TEXT_ONLY, reason_against
@@ -51,6 +53,22 @@ def load_views(conn: sa.Connection, tenant: str, agent: str, renderer: Renderer)
             students.append(_ending_in_reply(exchange, exchange.prompt_ids or ()))
             teachers.append(_ending_in_reply(exchange, hint))
     return Views(tuple(students), tuple(teachers), sessions, left_out)
+
+
+def written_views(rows: Iterable[tuple[str, Json]], renderer: Renderer) -> tuple[list[Sample], list[Sample]]:
+    """Students and teachers of named rows {prompt, completion, feedback}.
+
+    Raises:
+        InputError: a prompt has no user.
+    """
+    students, teachers = [], []
+    for name, row in rows:
+        prompt = hinted(row["prompt"], row["feedback"])
+        if prompt is None:
+            raise InputError(f"The data cannot be used: {name}.", "Its prompt has no message of a user.", "Correct it.")
+        students.append(render_reply(row, row["completion"], renderer, name))
+        teachers.append(render_reply({**row, "prompt": prompt}, row["completion"], renderer, name))
+    return students, teachers
 
 
 def hinted(messages: Sequence[Json], words: str) -> tuple[Json, ...] | None:

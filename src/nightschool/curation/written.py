@@ -23,11 +23,17 @@ SHAPES = {
     Material.DEMONSTRATIONS: ("messages",),
     Material.PAIRS: ("prompt", "chosen", "rejected"),
     Material.JUDGED: ("prompt", "completion", "label"),
+    Material.WORDS: ("prompt", "completion", "feedback"),
 }
 
 
 def read_written(path: Path, material: Material, renderer: Renderer) -> list[Sample]:
-    """The samples of a JSON-lines file whose rows have the shape of `material`.
+    """The samples of a file. Raises: as `read_rows`."""
+    return samples_of(read_rows(path, material), material, renderer)
+
+
+def read_rows(path: Path, material: Material) -> list[tuple[str, Json]]:
+    """The rows of a JSON-lines file that has the shape of `material`, each with its name.
 
     Raises:
         MissingError: there is no such file.
@@ -40,26 +46,24 @@ def read_written(path: Path, material: Material, renderer: Renderer) -> list[Sam
     rows = [(f"line {number}", _parse(line, f"line {number}")) for number, line in lines if line.strip()]
     if not rows:
         raise TooLittleDataError(f"The file {path.name} is empty.", "It has no lines.", "Write some.")
-    return samples_of(rows, material, renderer)
+    for name, row in rows:
+        _check_shape(name, row, material)
+    return rows
 
 
 def samples_of(rows: Iterable[tuple[str, Json]], material: Material, renderer: Renderer) -> list[Sample]:
-    """Samples of named rows. A pair becomes two of one group, annotated `preferred` 1 and 0; a label a reward.
-
-    Raises:
-        InputError: a row has another shape.
-    """
+    """Samples of named rows. A pair becomes two of one group, annotated `preferred` 1 and 0; a label a reward."""
     found: list[Sample] = []
     for name, row in rows:
-        _check_shape(name, row, material)
         if material == Material.DEMONSTRATIONS:
             found.append(render(row, renderer, name))
         elif material == Material.PAIRS:
             for side, preferred in (("chosen", 1.0), ("rejected", 0.0)):
-                sample = _reply(row, row[side], renderer, f"{name}, {side}")
+                sample = render_reply(row, row[side], renderer, f"{name}, {side}")
                 found.append(replace(sample, group_id=name, annotations={"preferred": preferred}))
         else:
-            found.append(replace(_reply(row, row["completion"], renderer, name), reward=float(bool(row["label"]))))
+            sample = render_reply(row, row["completion"], renderer, name)
+            found.append(replace(sample, reward=float(row["label"])) if "label" in row else sample)
     return found
 
 
@@ -80,7 +84,7 @@ def render(row: Json, renderer: Renderer, name: str) -> Sample:
     return Sample(name, tuple(token_ids), tuple(completion_mask), tuple(completion_mask))
 
 
-def _reply(row: Json, reply: Sequence[Json], renderer: Renderer, name: str) -> Sample:
+def render_reply(row: Json, reply: Sequence[Json], renderer: Renderer, name: str) -> Sample:
     """A conversation of which the last turn alone is learned."""
     whole = render({"messages": [*row["prompt"], *reply], "tools": row.get("tools")}, renderer, name)
     first = len(whole.completion_mask) - _length_of_last(whole.completion_mask)
@@ -114,16 +118,23 @@ def _check_shape(name: str, row: Json, material: Material) -> None:
     if missing:
         raise _wrong(name, f"it has no {missing[0]!r}; {material} need {', '.join(wanted)}")
     for key in wanted:
-        if key != "label" and not (isinstance(row[key], list) and all(isinstance(m, dict) for m in row[key])):
+        if key not in ("label", "feedback") and not (
+            isinstance(row[key], list) and all(isinstance(m, dict) for m in row[key])
+        ):
             raise _wrong(name, f"its {key!r} is not a list of messages")
-    replies = {Material.PAIRS: ("chosen", "rejected"), Material.JUDGED: ("completion",)}.get(material, ())
-    for key in replies:
+    for key in set(wanted) & {"chosen", "rejected", "completion"}:
         if [message.get("role") for message in row[key]] != ["assistant"]:
             raise _wrong(name, f"its {key!r} is not one message of the assistant")
     if "label" in wanted and not isinstance(row["label"], bool):
         raise _wrong(name, "its label is neither true nor false")
+    if "feedback" in wanted and not (isinstance(row["feedback"], str) and row["feedback"].strip()):
+        raise _wrong(name, "its feedback has no words")
     if not isinstance(row.get("tools") or [], list):
         raise _wrong(name, "its tools are not a list")
+
+
+def _are_messages(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(message, dict) for message in value)
 
 
 def _wrong(where: str, why: str) -> InputError:

@@ -10,6 +10,7 @@ from nightschool.objectives.bco import BCO
 from nightschool.objectives.dpo import DPO
 from nightschool.objectives.dro import DRO
 from nightschool.objectives.grpo import FAMILY
+from nightschool.objectives.hindsight import HINDSIGHT
 from nightschool.objectives.kto import KTO
 from nightschool.objectives.loss import Objective
 from nightschool.objectives.mirror import MIRROR, OPMD
@@ -25,10 +26,11 @@ from nightschool.objectives.var_grad import VAR_GRAD
 LIKELIHOOD = (SFT, RFT)
 PREFERENCE = (DPO, KTO, BCO)
 REGRESSION = (OAPL, DRO, APO, OAPL_GROUP, MIRROR, OPMD, VAR_GRAD, REBEL, QRPO)
+DISTILLATION = (HINDSIGHT,)
 GRADIENT = (TOPR, PPO, *FAMILY)
 
 OBJECTIVES: Mapping[str, Objective] = {
-    objective.name: objective for objective in (*LIKELIHOOD, *PREFERENCE, *REGRESSION, *GRADIENT)
+    objective.name: objective for objective in (*LIKELIHOOD, *PREFERENCE, *REGRESSION, *GRADIENT, *DISTILLATION)
 }
 
 

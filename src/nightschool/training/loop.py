@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nightschool.errors import InterruptedRun, RefusedError
+from nightschool.errors import InputError, InterruptedRun, RefusedError
 from nightschool.objectives.loss import VALUES, Anchored, Terms, outputs_of
 from nightschool.training.backend import AdamConfig, Backend, LossReport, StepReport
 from nightschool.training.drift import Drift, DriftRule, choose_watched, measure
@@ -58,8 +58,8 @@ class Course:
     """What one run goes through. `parent` is the adapter it starts from, `None` for a fresh one.
 
     `anchored`: a loss needs log-probabilities under the policy each window starts from. `drift`: when a
-    window ends early; `None` where nothing is watched. `after_anchor`, by term, annotates train rows once a window's
-    anchor has scored them.
+    window ends early; `None` where nothing is watched. `teachers` are views of train rows, by their ids, that the
+    policy of the window's start scores. `after_anchor`, by term, annotates train rows once that policy has scored them.
     """
 
     train: tuple[Sample, ...]
@@ -69,6 +69,7 @@ class Course:
     parent: Path | None
     config: LoopConfig
     drift: DriftRule | None = None
+    teachers: tuple[Sample, ...] = ()
     after_anchor: Mapping[str, Callable[[Sequence[Sample]], Anchored]] = field(default_factory=dict)
 
 
@@ -222,6 +223,8 @@ class _Window:
             scores = {"logprobs": self.backend.forward(everything)}
             if VALUES in outputs_of(course.terms):
                 scores["values"] = self.backend.values(everything)
+            if course.teachers:
+                scores["teacher"] = as_seen(everything, course.teachers, self.backend.forward(course.teachers))
             save_anchor(self.folder, position.window, scores)
             scored = load_anchor(self.folder, position.window, everything)
             assert scored is not None
@@ -248,6 +251,29 @@ class _Window:
         rise = min(1.0, (step + 1) / (config.warmup_steps + 1))
         fall = 0.5 + 0.5 * math.cos(math.pi * step / total)
         return replace(config.optimizer, learning_rate=config.optimizer.learning_rate * rise * fall)
+
+
+def as_seen(
+    samples: Sequence[Sample], teachers: Sequence[Sample], scores: Sequence[Sequence[float | None]]
+) -> list[tuple[float | None, ...]]:
+    """What the teachers' views of samples say of their tokens, where these stand in the samples; (T,) per sample.
+
+    Raises:
+        InputError: a view does not end in the tokens of the sample whose id it has.
+    """
+    views = {view.id: (view, row) for view, row in zip(teachers, scores, strict=True)}
+    found: list[tuple[float | None, ...]] = []
+    for sample in samples:
+        view, row = views.get(sample.id, (None, ()))
+        if view is not None and sampled_tokens(view) != sampled_tokens(sample):
+            raise InputError(f"The teacher of {sample.id} scored other tokens.", "Both must end in one reply.", "")
+        told = iter([value for value in row if value is not None])
+        found.append(tuple(next(told) if used and view else None for used in sample.completion_mask))
+    return found
+
+
+def sampled_tokens(sample: Sample) -> list[int]:
+    return [token for token, used in zip(sample.token_ids, sample.completion_mask, strict=True) if used]
 
 
 def plan_batches(groups: Sequence[str | None], config: LoopConfig, window: int) -> list[list[int]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nightschool import __version__
-from nightschool.curation.dataset import Dataset, Line, Wanted, row_of, rows_digest, sample_of
+from nightschool.curation.dataset import Dataset, Line, Rows, Wanted
 from nightschool.curation.gathering import from_file, gather
 from nightschool.curation.written import REHEARSAL, read_written
 from nightschool.errors import InterruptedRun, NightschoolError, RefusedError
@@ -134,56 +134,56 @@ def _choose(store: Store, run: Run, folder: Path, config: StudyConfig, data: Pat
     else:
         dataset = from_file(data, wanted, objective, renderer)
     objective.annotate(dataset.train, _rule(config))  # refused before anything is loaded
-    enter_dataset(store, dataset.digest, run, dataset.as_of, len(dataset.train), dataset.summary)
+    enter_dataset(store, dataset.rows.digest, run, dataset.as_of, len(dataset.train), dataset.summary)
     _write_dataset(folder, dataset)  # last: a run with this file never chooses again
 
 
 def _train(store: Store, state: Path, run: Run, progress: Progress) -> Run:
     """From the run's folder to its installed adapter; everything it needs lies in the folder."""
     folder = run_folder(state, run.id)
-    train, held_out = read_dataset(folder)
+    rows = read_dataset(folder)
     halt = Halt()
     with halt.listening():
         progress.stage("loading the model")
-        course, lines = course_of(run, folder, state, train, held_out)
+        course, lines = course_of(run, folder, state, rows)
         backend = open_local(config_of(run).backend)
         progress.stage("studying")
         outcome = run_loop(backend, course, folder / "work", RunWatch(store, run.id, folder, progress, halt))
         _require_progress(outcome)
         progress.stage("installing the adapter")
         backend.save_adapter(folder / "adapter")
-        digest = install_adapter(store, state, folder / "adapter", _manifest(run, backend, train, held_out))
+        digest = install_adapter(store, state, folder / "adapter", _manifest(run, backend, rows.digest))
     enter_ledger(store, run.id, lines, course.train)
-    summary = {**asdict(outcome), "windows": list(outcome.windows), "train": len(train), "held_out": len(held_out)}
+    summary = {**asdict(outcome), "windows": list(outcome.windows), "train": len(rows.train)}
+    summary |= {"held_out": len(rows.held_out)}
     done = replace(run, state="done", summary=summary, adapter_digest=digest, error=None)
     update_run(store, run.id, state="done", summary=summary, adapter_digest=digest, error=None)
     shutil.rmtree(folder / "work")
     shutil.rmtree(folder / "adapter")
-    return replace(done, dataset_digest=rows_digest(train, held_out))
+    return replace(done, dataset_digest=rows.digest)
 
 
-def course_of(
-    run: Run, folder: Path, state: Path, train: Sequence[Sample], held_out: Sequence[Sample]
-) -> tuple[Course, list[Line]]:
+def course_of(run: Run, folder: Path, state: Path, rows: Rows) -> tuple[Course, list[Line]]:
     """What a run goes through, from its row and its dataset, and the lines of its ledger."""
     config, objective = config_of(run), find_objective(run.objective)
     parent = None
     if run.parent_digest is not None:
         parent = state / "adapters" / run.parent_digest
         check_adapter(parent, run.parent_digest)
-    rated = [sample for sample in held_out if sample.reward is not None]
-    silent = [sample for sample in held_out if sample.reward is None]
+    rated = [sample for sample in rows.held_out if sample.reward is not None]
+    silent = [sample for sample in rows.held_out if sample.reward is None]
     rule = _rule(config)
     rated = objective.annotate(rated, rule) if rated and objective.pessimistic else rated
     rehearsed, after = _rehearsal(config) if objective.anchored else [], objective.after_anchor
     course = Course(
-        train=(*objective.annotate(train, rule), *rehearsed),
+        train=(*objective.annotate(rows.train, rule), *rehearsed),
         held_out=(*rated, *silent),
         terms={"": objective.loss(rule), REHEARSED: SQUARED},
         anchored=objective.anchored,
         parent=parent,
         config=config.loop,
         drift=config.drift if objective.anchored else None,
+        teachers=rows.teachers,
         after_anchor={"": lambda rows: after(rows, rule)} if after else {},
     )
     return course, _read_lines(folder)
@@ -200,7 +200,8 @@ def _rehearsal(config: StudyConfig) -> list[Sample]:
     if not config.rehearsal_weight:
         return []
     renderer = Renderer.from_folder(find_model(config.backend.model))
-    samples = read_written(REHEARSAL, Material.DEMONSTRATIONS, renderer)
+    written = read_written(REHEARSAL, Material.DEMONSTRATIONS, renderer)
+    samples = [replace(sample, id=f"{REHEARSED} {sample.id}") for sample in written]
     shared = isinstance(config.rule, OaplRule)
     rule = config.rule if shared else OaplRule()
     rows = oapl.annotate_rehearsal(samples, rule, config.rehearsal_weight)
@@ -216,7 +217,7 @@ def _require_progress(outcome: Outcome) -> None:
         )
 
 
-def _manifest(run: Run, backend: Backend, train: Sequence[Sample], held_out: Sequence[Sample]) -> Manifest:
+def _manifest(run: Run, backend: Backend, dataset_digest: str) -> Manifest:
     fits = backend.identity
     return Manifest(
         agent=run.agent,
@@ -225,7 +226,7 @@ def _manifest(run: Run, backend: Backend, train: Sequence[Sample], held_out: Seq
         template_digest=fits.template_digest,
         targets=fits.targets,
         parent_digest=run.parent_digest,
-        dataset_digest=rows_digest(train, held_out),
+        dataset_digest=dataset_digest,
         code_version=__version__,
         run_id=run.id,
     )
@@ -256,10 +257,8 @@ def _guarded(store: Store, run: Run, folder: Path) -> Iterator[None]:
 
 def _write_dataset(folder: Path, dataset: Dataset) -> None:
     """The rows and the ledger's lines, each under its name only when complete."""
-    rows = [row_of(sample, "train") for sample in dataset.train]
-    rows += [row_of(sample, "held_out") for sample in dataset.held_out]
     _write_lines(folder / "ledger.jsonl", [asdict(line) for line in dataset.lines])
-    _write_lines(folder / DATASET, rows)
+    _write_lines(folder / DATASET, dataset.rows.lines())
 
 
 def _write_lines(path: Path, rows: Sequence[Json]) -> None:
@@ -268,10 +267,9 @@ def _write_lines(path: Path, rows: Sequence[Json]) -> None:
     part.rename(path)
 
 
-def read_dataset(folder: Path) -> tuple[list[Sample], list[Sample]]:
-    """The rows of a run's folder: to train on, and held out."""
-    found = [sample_of(json.loads(line)) for line in (folder / DATASET).read_text().splitlines()]
-    return [s for use, s in found if use == "train"], [s for use, s in found if use == "held_out"]
+def read_dataset(folder: Path) -> Rows:
+    """The rows of a run's folder."""
+    return Rows.of_lines(json.loads(line) for line in (folder / DATASET).read_text().splitlines())
 
 
 def _read_lines(folder: Path) -> list[Line]:

@@ -20,7 +20,8 @@ from nightschool.store.failpoints import fail_point
 from nightschool.training.backend import Backend
 from nightschool.types import Json, Sample
 
-REFERENCE_VALUES = "reference_values"
+REFERENCE_VALUES, TEACHER = "reference_values", "teacher_logprobs"
+NOTED = {"values": REFERENCE_VALUES, "teacher": TEACHER}  # by their names in the file
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -101,7 +102,7 @@ def save_start(folder: Path, backend: Backend, window: int) -> None:
 def save_anchor(folder: Path, window: int, scores: Mapping[str, Sequence[Sequence[float | None]]]) -> None:
     """Write what the models of the window's start say of all samples of the buffer, missing values as NaN.
 
-    `scores` by name: `logprobs`, and `values` where a critic is asked.
+    `scores` by name: `logprobs`; `values` where a critic is asked, `teacher` where one is.
     """
     flat = {
         name: np.array([np.nan if x is None else x for row in rows for x in row], dtype=np.float32)
@@ -113,8 +114,8 @@ def save_anchor(folder: Path, window: int, scores: Mapping[str, Sequence[Sequenc
 
 
 def load_anchor(folder: Path, window: int, samples: Sequence[Sample]) -> list[Sample] | None:
-    """The samples with `reference_logprobs`, and `reference_values` where a critic was asked; `None` where nothing
-    was computed yet."""
+    """The samples with `reference_logprobs`, with `reference_values` where a critic was asked, and `teacher_logprobs`
+    where a teacher was; `None` where nothing was computed yet."""
     path = folder / f"anchor-{window}.safetensors"
     if not path.exists():
         return None
@@ -122,7 +123,9 @@ def load_anchor(folder: Path, window: int, samples: Sequence[Sample]) -> list[Sa
     for sample in samples:
         here = slice(at, at + len(sample.token_ids))
         at = here.stop
-        notes = {REFERENCE_VALUES: _row(found["values"][here])} if "values" in found else {}
+        notes = {name: _row(found[key][here]) for key, name in NOTED.items() if key in found}
+        if not any(value is not None for value in notes.get(TEACHER, ())):
+            notes.pop(TEACHER, None)  # a row that no teacher saw
         out.append(
             replace(
                 sample,
