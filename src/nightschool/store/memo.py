@@ -19,10 +19,10 @@ MAX_TOOLS = 64
 
 @dataclass(slots=True)
 class Memo:
-    """`nodes`: by parent and spelling, each with the message it was read from. `variants`: how a stored node is
+    """`nodes`: by parent and spelling. `variants`: how a stored node is
     spelled, by its hash and that spelling. `blobs`: hashes of stored blobs. `tools`: by spelling."""
 
-    nodes: dict[tuple[str | None, bytes], tuple[Any, Any]] = field(default_factory=dict)
+    nodes: dict[tuple[str | None, bytes], Any] = field(default_factory=dict)
     variants: dict[tuple[str, bytes], int] = field(default_factory=dict)
     blobs: set[str] = field(default_factory=set)
     tools: dict[bytes, tuple[Any, str]] = field(default_factory=dict)
@@ -35,10 +35,10 @@ class Memo:
             kept.clear()
         self.num_bytes = 0
 
-    def keep_node(self, key: tuple[str | None, bytes], value: tuple[Any, Any]) -> None:
+    def keep_node(self, key: tuple[str | None, bytes], node: Any) -> None:
         if len(self.nodes) >= MAX_ENTRIES or self.num_bytes > MAX_BYTES:
             self.clear()
-        self.nodes[key] = value
+        self.nodes[key] = node
         self.num_bytes += 4 * len(key[1])  # the spelling, the content, and what was read from it
 
     def keep_tools(self, spelling: bytes, value: tuple[Any, str]) -> None:

@@ -39,7 +39,8 @@ class Node(NamedTuple):
     compares.
 
     `dialogue` is the match hash without the system messages that stand before the dialogue, `None` for these.
-    `spelling` is how a request body spells it, `None` where none does. It is what is kept if it reads the same.
+    `message` is what all this was read from. `spelling` is how a request body spells it, `None` where none does; it
+    is what is kept if it reads the same.
     """
 
     hash: str
@@ -50,6 +51,7 @@ class Node(NamedTuple):
     kept: bytes
     key: bytes = b""
     dialogue: str | None = None
+    message: Json | None = None
     spelling: bytes | None = None
 
 
@@ -92,14 +94,14 @@ def grow(
         if memo is None or spelling is None:
             node = _node(tenant, message, parent, spelling)
             if memo is not None:
-                memo.keep_node((above, node.kept), (Node(*node[:-1], spelling=node.kept), message))
+                memo.keep_node((above, node.kept), Node(*node[:-1], spelling=node.kept))
         else:
             key = (above, spelling)
             known = memo.nodes.get(key)
-            if known is None or known[1] != message:
-                known = (_node(tenant, message, parent, spelling), message)
+            if known is None or known.message != message:
+                known = _node(tenant, message, parent, spelling)
                 memo.keep_node(key, known)
-            node = known[0]
+            node = known
         nodes.append(node)
         parent = node
     return nodes
@@ -270,6 +272,7 @@ def _node(tenant: str, message: Json, parent: Node | None, spelling: bytes | Non
         kept=kept,
         key=key,
         dialogue=None if before is None and role in SHARED_ROLES else rolling_match(before, key),
+        message=message,
         spelling=spelling,
     )
 
