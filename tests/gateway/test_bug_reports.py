@@ -77,11 +77,11 @@ def calls(exchange: Any, choice: int = 0) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(  # awslabs/llmeter PR#34, AgentOps-AI/agentops#176, infiniflow/ragflow PR#10238
     "odd", [{"choices": []}, {"choices": None}, {}, {"choices": [], "prompt_filter_results": [{"index": 0}]}]
 )
-@pytest.mark.parametrize("place", [0, 1, 3])
-def test_b6_chunks_without_choices_do_no_harm_and_usage_is_kept(gateway, odd, place):
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_b6_chunks_without_choices_do_no_harm_and_usage_is_kept(gateway, odd, at):
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     events = [piece({"role": "assistant", "content": "Hel"}), piece({"content": "lo"}), piece({}, "stop")]
-    events.insert(place, sse({"id": "r-1", **odd, "usage": usage}))
+    events.insert(at, sse({"id": "r-1", **odd, "usage": usage}))
     exchange = streamed(gateway, *events, DONE)
     assert exchange.choices[0].message["content"] == "Hello"
     assert exchange.status == "ok"
