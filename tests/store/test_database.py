@@ -45,6 +45,7 @@ def test_a_write_that_would_end_its_thread_takes_its_own_commit_along_and_no_mor
         put_blob(conn, "default", b"half done")
         raise ending
 
+    store.writer.COMMIT_WINDOW_S = 5.0  # also on a slow machine both share a transaction
     gate = threading.Event()
     store.submit(lambda _conn: gate.wait(5))  # what follows waits together
     futures = [store.submit(lambda conn: put_blob(conn, "default", b"before")), store.submit(ends)]
@@ -208,6 +209,7 @@ def test_a_server_that_is_lost_half_way_takes_the_whole_transaction_and_no_more(
         end_connections(server_store)
         put_blob(conn, "default", b"never sent")
 
+    server_store.writer.COMMIT_WINDOW_S = 5.0  # also on a slow machine all of these share a transaction
     gate = threading.Event()
     server_store.submit(lambda _conn: gate.wait(5))
     together = [

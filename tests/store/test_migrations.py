@@ -2,6 +2,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,10 +14,10 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from nightschool.errors import StoreError
-from nightschool.store import migrate, schema
+from nightschool.store import database, migrate, schema
 from nightschool.store.blobs import get_blob, put_blob
 from nightschool.store.bodies import get_body
-from nightschool.store.database import Store, connect
+from nightschool.store.database import Store, connect, connect_server
 from nightschool.store.exchanges import find_exchange, insert_exchange, load_exchange
 from nightschool.types import Json
 
@@ -182,3 +183,27 @@ def test_a_conversation_goes_on_in_a_converted_store(tmp_path, make_record):
     assert found is not None
     assert (found.session_id, found.parent_exchange_id) == (last.session_id, last.id)
     assert after == (num_messages or 0) + 2  # the question and its answer
+
+
+@pytest.mark.slow
+def test_a_long_upgrade_is_waited_for(postgres, monkeypatch):
+    """Two gateways start at once on a large store: the second one waits longer than any write would."""
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.5)
+    url = postgres.database()
+    engine = connect_server(url)
+    upgrading = threading.Event()
+
+    def upgrade() -> None:
+        with engine.execution_options(writing=True).begin():
+            upgrading.set()
+            time.sleep(2)
+
+    other = threading.Thread(target=upgrade)
+    other.start()
+    assert upgrading.wait(10)
+    with Store.open(url) as store:
+        other.join()
+        with engine.execution_options(writing=True).begin(), pytest.raises(StoreError, match="lock timeout"):
+            store.write(lambda conn: None)
+    engine.dispose()
+    postgres.drop(url)

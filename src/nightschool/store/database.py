@@ -169,11 +169,12 @@ def connect_server(url: str) -> sa.Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        raw: Any = connection.connection.dbapi_connection
-        if connection.get_execution_options().get("writing", False):
-            raw.execute(f"SET LOCAL lock_timeout = '{int(BUSY_TIMEOUT_S * 1000)}ms'")
-            raw.execute("SELECT pg_advisory_xact_lock(%s)", (WRITER_LOCK,))
+        options = connection.get_execution_options()
+        if options.get("writing", False):
+            wait_ms = 0 if options.get("patient", False) else int(BUSY_TIMEOUT_S * 1000)  # 0: however long it takes
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait_ms}")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITER_LOCK})")
         else:
-            raw.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     return engine

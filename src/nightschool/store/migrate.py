@@ -36,7 +36,7 @@ def upgrade(engine: sa.Engine, path: Path) -> None:
 
 
 def upgrade_server(engine: sa.Engine) -> None:
-    """The same for a Postgres database. Whoever upgrades holds its writer's lock.
+    """The same for a Postgres database. Whoever upgrades holds its writer's lock; others wait for as long as it takes.
 
     Raises:
         StoreError: it cannot be reached, may not be written, or was written by a newer Nightschool.
@@ -76,7 +76,7 @@ def _run(engine: sa.Engine, name: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     try:
-        with engine.execution_options(writing=True).begin() as connection:
+        with engine.execution_options(writing=True, patient=True).begin() as connection:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
             fail_point("migrate.before_commit")
