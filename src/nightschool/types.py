@@ -251,8 +251,8 @@ class Sample:
     """What one training row carries. Parallel sequences have length T (prompt and completion).
 
     `loss_mask` is a subset of `completion_mask`. `annotations` holds per-sample scalars that an
-    objective adds and its loss reads (`advantage`, `beta`, ...), `token_annotations` values per token
-    (`behavior_logprobs` as the engine scored them, ...);
+    objective adds and its loss reads (`advantage`, `beta`, ...), `token_annotations` values per token,
+    tuples (T,) with `None` for missing ones or arrays (T, K) (`behavior_logprobs` as the engine scored them, ...);
     `reference_logprobs` the anchor's per-token log-probabilities once computed. `term` names the loss of a
     mixed run that this row is for. Rows of one `group_id` share a batch.
     """
@@ -267,7 +267,7 @@ class Sample:
     group_id: str | None = None
     reference_logprobs: tuple[float | None, ...] | None = None
     annotations: dict[str, float] = field(default_factory=dict)
-    token_annotations: dict[str, tuple[float | None, ...]] = field(default_factory=dict)
+    token_annotations: dict[str, Any] = field(default_factory=dict)
     term: str = ""
 
 

@@ -63,7 +63,9 @@ def words(path, count=24):
     return write(path, *rows)
 
 
-@pytest.mark.parametrize(("objective", "data"), [("dpo", pairs), ("oapl", thumbs), ("hindsight", words)])
+@pytest.mark.parametrize(
+    ("objective", "data"), [("dpo", pairs), ("oapl", thumbs), ("hindsight", words), ("sdpo", words)]
+)
 def test_a_file_trains_an_adapter(base, tiny, tmp_path, state, objective, data):
     path = data(tmp_path / "data.jsonl")
     told = base("train", "--objective", objective, "--data", str(path), "--model", str(tiny))

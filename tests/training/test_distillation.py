@@ -11,7 +11,7 @@ from torch import Tensor
 from nightschool.errors import InputError
 from nightschool.objectives.loss import Aggregation
 from nightschool.training.losses.batch import TokenBatch
-from nightschool.training.losses.distillation import divergence, hindsight, reverse_kl, with_tail
+from nightschool.training.losses.distillation import divergence, hindsight, reverse_kl, top_divergence, with_tail
 
 P, Q = [0.6, 0.3, 0.1], [0.2, 0.7, 0.1]
 
@@ -132,6 +132,21 @@ def test_a_far_teacher_pulls_no_harder_than_the_clip() -> None:
     hindsight(batch, clip=2.0, aggregation=Aggregation.SEQUENCE_SUM).backward()
     assert batch.logprobs.grad is not None
     assert batch.logprobs.grad.tolist() == pytest.approx([2.0, 0.5, -1.0])  # down, down, up
+
+
+def test_a_divergence_over_top_tokens_is_that_of_its_pieces() -> None:
+    # one token, top 2 of golden G7a with a tail: the reverse divergence 0.404978, weighed by exp(0.5) and by 2 at most
+    for ratio, weight in ((0.5, math.exp(0.5)), (3.0, 2.0)):
+        batch = TokenBatch(
+            torch.tensor([-1.0], dtype=torch.float64),
+            torch.tensor([0]),
+            torch.ones(1, dtype=torch.float64),
+            1,
+            1,
+            {"teacher_top": logs(*Q)[None, :2], "reference_logprobs": torch.tensor([-1.0 - ratio])},
+            top=logs(*P)[None, :2],
+        )
+        assert top_divergence(batch, alpha=1.0).item() == pytest.approx(weight * 0.404978, abs=1e-5)
 
 
 def test_gradients_agree_with_finite_differences() -> None:

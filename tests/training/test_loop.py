@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nightschool.errors import InputError, InterruptedRun, RefusedError
@@ -46,6 +47,12 @@ class OneNumber:
         self.value += self.rise
         self.rates.append(optimizer.learning_rate)
         return StepReport(step_id, 1.0, False, True)
+
+    def top(self, samples: Sequence[Sample], k: int) -> list[np.ndarray]:
+        raise NotImplementedError
+
+    def forward_top(self, samples: Sequence[Sample]) -> list[np.ndarray]:
+        raise NotImplementedError
 
     def values(self, samples: Sequence[Sample]) -> list[tuple[float | None, ...]]:
         raise NotImplementedError

@@ -19,6 +19,7 @@ from nightschool.objectives.oapl_group import OAPL_GROUP
 from nightschool.objectives.ppo import PPO
 from nightschool.objectives.qrpo import QRPO
 from nightschool.objectives.rebel import REBEL
+from nightschool.objectives.sdpo import SDPO
 from nightschool.objectives.sft import RFT, SFT
 from nightschool.objectives.topr import TOPR
 from nightschool.objectives.var_grad import VAR_GRAD
@@ -26,7 +27,7 @@ from nightschool.objectives.var_grad import VAR_GRAD
 LIKELIHOOD = (SFT, RFT)
 PREFERENCE = (DPO, KTO, BCO)
 REGRESSION = (OAPL, DRO, APO, OAPL_GROUP, MIRROR, OPMD, VAR_GRAD, REBEL, QRPO)
-DISTILLATION = (HINDSIGHT,)
+DISTILLATION = (HINDSIGHT, SDPO)
 GRADIENT = (TOPR, PPO, *FAMILY)
 
 OBJECTIVES: Mapping[str, Objective] = {

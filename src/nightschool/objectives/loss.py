@@ -9,7 +9,8 @@ from typing import Any
 
 from nightschool.types import Sample
 
-LOGPROBS, VALUES = "logprobs", "values"  # of the policy's loss tokens; a critic's, of the states before them
+# Of the policy's loss tokens; a critic's, of the states before them; the policy's of given tokens in their places.
+LOGPROBS, VALUES, TOP = "logprobs", "values", "top"
 
 
 class Aggregation(StrEnum):
@@ -36,12 +37,14 @@ class Material(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Loss:
     """The name of a function of `training.losses`, its keyword settings, and how much it counts in a mix. `outputs`
-    are what it reads of the models; a backend that cannot give one is refused before the run."""
+    are what it reads of the models; a backend that cannot give one is refused before the run. `num_top`: of how many
+    of the likeliest tokens it compares policy and teacher."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     coefficient: float = 1.0
     outputs: frozenset[str] = frozenset({LOGPROBS})
+    num_top: int = 0
 
 
 Terms = Mapping[str, Loss]  # by `Sample.term`: what serves two losses is in the batch twice

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from nightschool.errors import NightschoolError
 from nightschool.objectives.loss import Terms
 from nightschool.types import Sample
@@ -100,6 +102,18 @@ class Backend(Protocol):
 
         Only where `outputs` has "values". The critic is made when it is first asked, and says 0 until it is trained.
         """
+        ...
+
+    def top(self, samples: Sequence[Sample], k: int) -> list[np.ndarray]:
+        """The ids of the k likeliest tokens in the place of each completion token, (T, k) per sample, -1 elsewhere.
+
+        Only where `outputs` has "top", as `forward_top`.
+        """
+        ...
+
+    def forward_top(self, samples: Sequence[Sample]) -> list[np.ndarray]:
+        """Log-probabilities of the tokens that samples name as `top_ids` in `token_annotations`, (T, k) per sample, NaN
+        where no completion token stands. No gradient."""
         ...
 
     def optim_step(self, optimizer: AdamConfig, step_id: int) -> StepReport:

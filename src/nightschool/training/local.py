@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from nightschool.errors import InputError, RefusedError
 from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraConfig, LoraModel, write_adapter
-from nightschool.objectives.loss import LOGPROBS, VALUES, Terms, outputs_of
+from nightschool.objectives.loss import LOGPROBS, TOP, VALUES, Terms, outputs_of
 from nightschool.releases.manifest import template_digest, tokenizer_digest
 from nightschool.training import attention
 from nightschool.training.adam import Adam
 from nightschool.training.attention import TreePlan
 from nightschool.training.backend import AdamConfig, Identity, LossReport, NotFiniteError, StepReport
 from nightschool.training.critic import CRITIC, MOMENTS, Critic
-from nightschool.training.logprobs import target_logprobs
-from nightschool.training.losses.mixing import count, couples, total_loss
+from nightschool.training.logprobs import likeliest, target_logprobs, top_logprobs
+from nightschool.training.losses.mixing import TOP_IDS, count, couples, total_loss
 from nightschool.training.packing import TOKEN_BUDGET, Pack, pack
 from nightschool.types import Json, Sample
 
@@ -41,7 +41,7 @@ class LocalBackend:
     one backend; `open` may be called again and again.
     """
 
-    outputs = frozenset({LOGPROBS, VALUES})
+    outputs = frozenset({LOGPROBS, VALUES, TOP})
 
     def __init__(self, base: BaseModel, config: LoraConfig, token_budget: int = TOKEN_BUDGET, seed: int = 0) -> None:
         self.base = base
@@ -86,19 +86,22 @@ class LocalBackend:
         totals = count(samples)
         packed = self._packs(samples)
         slopes = self._slopes(samples, terms) if couples(terms) and len(packed) > 1 else None
-        valued = VALUES in outputs_of(terms)
+        wanted = outputs_of(terms)
         total = 0.0 if slopes is None else slopes.loss
         logprobs: list[tuple[float | None, ...]] = [()] * len(samples)
         for one in packed:
             chosen = [samples[row] for row in one.rows]
             masks = [sample.loss_mask for sample in chosen]
-            scored = self._score(one, chosen, masks)
-            values = self._judge(one, chosen, masks) if valued else None
+            values = self._judge(one, chosen, masks) if VALUES in wanted else None
+            hidden, targets = self._hidden(one, POLICY), _Targets.of(one, chosen, masks)
+            scored = self._of_targets(hidden, targets)
+            named = TOP in wanted and any(TOP_IDS in sample.token_annotations for sample in chosen)
+            top = self._of_top(hidden, targets, chosen, masks) if named else None
             if slopes is None:
-                share = total_loss(terms, chosen, scored, totals, values)
+                share = total_loss(terms, chosen, scored, totals, values, top)
                 total += share.item()
             else:
-                share = slopes.share(one.rows, scored, values)
+                share = slopes.share(one.rows, [out for out in (scored, values, top) if out is not None])
             self._require_finite(total, len(samples))
             if share.requires_grad:
                 share.backward()
@@ -112,6 +115,28 @@ class LocalBackend:
     @torch.no_grad()
     def values(self, samples: Sequence[Sample]) -> list[tuple[float | None, ...]]:
         return self._all(samples, self._judge)
+
+    @torch.no_grad()
+    def top(self, samples: Sequence[Sample], k: int) -> list[np.ndarray]:
+        found: list[np.ndarray] = [np.empty(0)] * len(samples)
+        for one in self._packs(samples):
+            chosen = [samples[row] for row in one.rows]
+            masks = [sample.completion_mask for sample in chosen]
+            targets = _Targets.of(one, chosen, masks)
+            parents = torch.from_numpy(targets.parents).to(self.base.device)
+            ids = likeliest(self._hidden(one, POLICY)[parents], self.head, k).cpu().numpy()[targets.gather]
+            _spread(found, one, ids.astype(np.int32), masks, -1)
+        return found
+
+    @torch.no_grad()
+    def forward_top(self, samples: Sequence[Sample]) -> list[np.ndarray]:
+        found: list[np.ndarray] = [np.empty(0)] * len(samples)
+        for one in self._packs(samples):
+            chosen = [samples[row] for row in one.rows]
+            masks = [sample.completion_mask for sample in chosen]
+            scored = self._of_top(self._hidden(one, POLICY), _Targets.of(one, chosen, masks), chosen, masks)
+            _spread(found, one, scored.cpu().numpy(), masks, np.nan)
+        return found
 
     def optim_step(self, optimizer: AdamConfig, step_id: int) -> StepReport:
         assert self.adam is not None, "open() comes first"
@@ -179,25 +204,26 @@ class LocalBackend:
 
     def _slopes(self, samples: Sequence[Sample], terms: Terms) -> _Slopes:
         """The loss of the whole batch, and its gradient with respect to what the models say of each loss token."""
-        lengths = [sum(sample.loss_mask) for sample in samples]
-        leaves = [self._leaf(samples, self.forward(samples))]
-        if VALUES in outputs_of(terms):
-            leaves.append(self._leaf(samples, self.values(samples)))
-        loss = total_loss(terms, samples, leaves[0], count(samples), *leaves[1:])
+        lengths, wanted = [sum(sample.loss_mask) for sample in samples], outputs_of(terms)
+        logprobs = self._leaf(samples, self.forward(samples))
+        values = self._leaf(samples, self.values(samples)) if VALUES in wanted else None
+        top = self._leaf(samples, self.forward_top(samples)) if TOP in wanted else None
+        loss = total_loss(terms, samples, logprobs, count(samples), values, top)
         if loss.requires_grad:
             loss.backward()
+        leaves = [leaf for leaf in (logprobs, values, top) if leaf is not None]
         found = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
         return _Slopes(loss.item(), [gradient.split(lengths) for gradient in found])
 
-    def _leaf(self, samples: Sequence[Sample], rows: Sequence[Sequence[float | None]]) -> Tensor:
-        """Values of the loss tokens, flat, to take a gradient by."""
+    def _leaf(self, samples: Sequence[Sample], rows: Sequence[Any]) -> Tensor:
+        """What the rows, (T,) or (T, K), say of the loss tokens, flat, to take a gradient by."""
         chosen = [
             value
             for sample, row in zip(samples, rows, strict=True)
             for value, used in zip(row, sample.loss_mask, strict=True)
             if used
         ]
-        return torch.tensor(chosen, device=self.base.device, requires_grad=True)
+        return torch.tensor(np.array(chosen, dtype=np.float32), device=self.base.device, requires_grad=True)
 
     def _require_finite(self, loss: float, num_samples: int) -> None:
         if math.isfinite(loss):
@@ -221,9 +247,10 @@ class LocalBackend:
     def _score(self, one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> Tensor:
         """Log-probabilities (N,) of the masked tokens of a pack's samples, flat in their order; a token shared by
         samples is scored once."""
-        targets = _Targets.of(one, samples, masks)
+        return self._of_targets(self._hidden(one, POLICY), _Targets.of(one, samples, masks))
+
+    def _of_targets(self, hidden: Tensor, targets: _Targets) -> Tensor:
         device = self.base.device
-        hidden = self._hidden(one, POLICY)
         unique = target_logprobs(
             hidden[torch.from_numpy(targets.parents).to(device)],
             self.head,
@@ -231,6 +258,25 @@ class LocalBackend:
             torch.from_numpy(targets.temperatures).to(device),
         )
         return unique[torch.from_numpy(targets.gather).to(device)]
+
+    def _of_top(
+        self, hidden: Tensor, targets: _Targets, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]
+    ) -> Tensor:
+        """Log-probabilities (N, K) of the tokens that samples name for the places of their masked tokens; of those that
+        name none, for losses that do not ask, some token's."""
+        device = self.base.device
+        k = max(s.token_annotations[TOP_IDS].shape[1] for s in samples if TOP_IDS in s.token_annotations)
+        none = np.zeros((max(map(len, masks)), k), dtype=np.int32)
+        named = [
+            s.token_annotations.get(TOP_IDS, none[: len(wanted)])[list(wanted)]
+            for s, wanted in zip(samples, masks, strict=True)
+        ]
+        return top_logprobs(
+            hidden[torch.from_numpy(targets.parents[targets.gather]).to(device)],
+            self.head,
+            torch.from_numpy(np.concatenate(named).astype(np.int64)).to(device),
+            torch.from_numpy(targets.temperatures[targets.gather]).to(device),
+        )
 
     def _judge(self, one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> Tensor:
         """The critic's values (N,) of the states before the masked tokens; the first call makes a critic."""
@@ -260,11 +306,10 @@ class _Slopes:
     loss: float
     of_outputs: Sequence[Sequence[Tensor]]
 
-    def share(self, rows: Sequence[int], *outputs: Tensor | None) -> Tensor:
+    def share(self, rows: Sequence[int], outputs: Sequence[Tensor]) -> Tensor:
         """What has the batch's gradient, for outputs computed again on some rows."""
-        pairs = zip(self.of_outputs, outputs, strict=False)  # without a critic the last output is missing
-        parts = [(torch.cat([slopes[row] for row in rows]) * out).sum() for slopes, out in pairs if out is not None]
-        return torch.stack(parts).sum()
+        pairs = zip(self.of_outputs, outputs, strict=True)
+        return torch.stack([(torch.cat([slopes[row] for row in rows]) * out).sum() for slopes, out in pairs]).sum()
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +359,17 @@ def _scatter(
     values = iter(scored.tolist())
     for row, wanted in zip(one.rows, masks, strict=True):
         out[row] = tuple(next(values) if used else None for used in wanted)
+
+
+def _spread(
+    out: list[np.ndarray], one: Pack, values: np.ndarray, masks: Sequence[Sequence[bool]], missing: float
+) -> None:
+    """As `_scatter`, of rows (N, K): one array (T, K) per sample."""
+    at = 0
+    for row, wanted in zip(one.rows, masks, strict=True):
+        out[row] = np.full((len(wanted), values.shape[1]), missing, dtype=values.dtype)
+        out[row][list(wanted)] = values[at : at + sum(wanted)]
+        at += sum(wanted)
 
 
 def _plain_head(network: nn.Module) -> nn.Linear:

@@ -44,3 +44,49 @@ class _TargetLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None, None, None]:
         (slopes,) = ctx.saved_tensors
         return slopes * grad_outputs[0][:, None].to(slopes.dtype), None, None, None
+
+
+def top_logprobs(hidden: Tensor, head: nn.Linear, targets: Tensor, temperatures: Tensor) -> Tensor:
+    """log softmax(head(hidden) / temperature) at several targets of each place, in float32.
+
+    Memory as in `target_logprobs`, and the rows of the head that the targets name, chunk by chunk.
+
+    Shapes: hidden (N, D), targets (N, K), temperatures (N,) float32 -> (N, K).
+    """
+    return _TopLogprobs.apply(hidden, head, targets, temperatures)  # type: ignore[return-value]
+
+
+@torch.no_grad()
+def likeliest(hidden: Tensor, head: nn.Linear, k: int) -> Tensor:
+    """The ids of the k likeliest tokens at each place, likeliest first: (N, D) -> (N, k)."""
+    found = [head(hidden[at : at + CHUNK_ROWS]).topk(k, dim=1).indices for at in range(0, len(hidden), CHUNK_ROWS)]
+    return torch.cat(found) if found else torch.empty(0, k, dtype=torch.long, device=hidden.device)
+
+
+class _TopLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: nn.Linear, targets: Tensor, temperatures: Tensor) -> Tensor:
+        weight = head.weight
+        out = torch.empty(targets.shape, dtype=torch.float32, device=hidden.device)
+        expected = torch.empty_like(hidden)
+        for first in range(0, len(targets), CHUNK_ROWS):
+            part = slice(first, first + CHUNK_ROWS)
+            logits = head(hidden[part]).float().div_(temperatures[part, None])
+            out[part] = logits.gather(1, targets[part]) - logits.logsumexp(dim=1, keepdim=True)
+            if ctx.needs_input_grad[0]:
+                expected[part] = (logits.softmax(dim=1).to(weight.dtype) @ weight).to(hidden.dtype)
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(expected, targets, temperatures)
+            ctx.weight = weight  # frozen: it needs no gradient and no version check
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None, None, None]:
+        expected, targets, temperatures = ctx.saved_tensors
+        slopes, weight = torch.empty_like(expected), ctx.weight
+        for first in range(0, len(targets), CHUNK_ROWS):
+            part = slice(first, first + CHUNK_ROWS)
+            pull = (grad_outputs[0][part] / temperatures[part, None]).to(weight.dtype)
+            drawn = torch.einsum("nk,nkd->nd", pull, weight[targets[part]])
+            slopes[part] = (drawn - pull.sum(dim=1, keepdim=True) * expected[part]).to(slopes.dtype)
+        return slopes, None, None, None

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from nightschool.objectives.loss import VALUES, Anchored, Terms, outputs_of
 from nightschool.training.backend import AdamConfig, Backend, LossReport, StepReport
 from nightschool.training.drift import Drift, DriftRule, choose_watched, measure
 from nightschool.training.states import (
+    TEACHER_TOP,
+    TOP_IDS,
     Position,
     find_checkpoint,
     load_anchor,
@@ -224,7 +226,7 @@ class _Window:
             if VALUES in outputs_of(course.terms):
                 scores["values"] = self.backend.values(everything)
             if course.teachers:
-                scores["teacher"] = as_seen(everything, course.teachers, self.backend.forward(course.teachers))
+                scores |= self._taught(everything)
             save_anchor(self.folder, position.window, scores)
             scored = load_anchor(self.folder, position.window, everything)
             assert scored is not None
@@ -234,6 +236,25 @@ class _Window:
             train = [*made.samples, *(sample for sample in train if sample.term != term)]
             self.figures = {**self.figures, **made.figures}
         return train, held_out
+
+    def _taught(self, samples: Sequence[Sample]) -> dict[str, Sequence[Any]]:
+        """What teachers say of samples: of their tokens, and of the likeliest in their places where a loss asks."""
+        teachers, backend = self.course.teachers, self.backend
+        found: dict[str, Sequence[Any]] = {"teacher": as_seen(samples, teachers, backend.forward(teachers))}
+        k = max(loss.num_top for loss in self.course.terms.values())
+        if k:
+            ids = backend.top(samples, k)
+            by_id = {sample.id: row[list(sample.completion_mask)] for sample, row in zip(samples, ids, strict=True)}
+            asking = [
+                replace(view, token_annotations={TOP_IDS: spread(by_id[view.id], view.completion_mask, 0)})
+                for view in teachers
+            ]
+            told = zip(teachers, backend.forward_top(asking), strict=True)
+            views = {view.id: row[list(view.completion_mask)] for view, row in told}
+            nothing = np.full((0, k), np.nan, dtype=np.float32)
+            found[TOP_IDS] = ids
+            found[TEACHER_TOP] = [spread(views.get(s.id, nothing), s.completion_mask, np.nan) for s in samples]
+        return found
 
     def _reason_to_stop(self, drift: Drift | None, done: int, total: int) -> str | None:
         return self.course.drift.reason_to_stop(drift, done, total) if self.course.drift and drift else None
@@ -270,6 +291,14 @@ def as_seen(
         told = iter([value for value in row if value is not None])
         found.append(tuple(next(told) if used and view else None for used in sample.completion_mask))
     return found
+
+
+def spread(values: np.ndarray, completion_mask: Sequence[bool], missing: float) -> np.ndarray:
+    """Rows (N, K) of the sampled tokens where these stand: (T, K); all missing where there is not one."""
+    out = np.full((len(completion_mask), values.shape[1]), missing, dtype=values.dtype)
+    if len(values):
+        out[list(completion_mask)] = values
+    return out
 
 
 def sampled_tokens(sample: Sample) -> list[int]:

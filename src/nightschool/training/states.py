@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -21,6 +22,7 @@ from nightschool.training.backend import Backend
 from nightschool.types import Json, Sample
 
 REFERENCE_VALUES, TEACHER = "reference_values", "teacher_logprobs"
+TOP_IDS, TEACHER_TOP = WIDE = ("top_ids", "teacher_top")
 NOTED = {"values": REFERENCE_VALUES, "teacher": TEACHER}  # by their names in the file
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
@@ -99,13 +101,16 @@ def save_start(folder: Path, backend: Backend, window: int) -> None:
     staging.rename(target)
 
 
-def save_anchor(folder: Path, window: int, scores: Mapping[str, Sequence[Sequence[float | None]]]) -> None:
+def save_anchor(folder: Path, window: int, scores: Mapping[str, Sequence[Any]]) -> None:
     """Write what the models of the window's start say of all samples of the buffer, missing values as NaN.
 
-    `scores` by name: `logprobs`; `values` where a critic is asked, `teacher` where one is.
+    `scores` by name: `logprobs`; `values` where a critic is asked, `teacher` where one is; arrays (T, K) of ids and
+    of what a teacher says of them under `WIDE`.
     """
     flat = {
-        name: np.array([np.nan if x is None else x for row in rows for x in row], dtype=np.float32)
+        name: np.concatenate(list(rows))
+        if name in WIDE
+        else np.array([np.nan if x is None else x for row in rows for x in row], dtype=np.float32)
         for name, rows in scores.items()
     }
     staging = folder / "anchor.part"
@@ -123,9 +128,11 @@ def load_anchor(folder: Path, window: int, samples: Sequence[Sample]) -> list[Sa
     for sample in samples:
         here = slice(at, at + len(sample.token_ids))
         at = here.stop
-        notes = {name: _row(found[key][here]) for key, name in NOTED.items() if key in found}
+        notes: dict[str, Any] = {name: _row(found[key][here]) for key, name in NOTED.items() if key in found}
         if not any(value is not None for value in notes.get(TEACHER, ())):
             notes.pop(TEACHER, None)  # a row that no teacher saw
+        elif TOP_IDS in found:
+            notes |= {name: found[name][here] for name in WIDE}
         out.append(
             replace(
                 sample,

@@ -25,7 +25,8 @@ class TokenBatch:
     token (`reference_logprobs`, `behavior_logprobs`, `advantage`, ...), `annotations` given values per sequence.
     `groups[b]` numbers the group of sequence b, -1 without one. `num_tokens` and `num_sequences` count the whole
     batch over all micro-batches: loss tokens, and sequences with at least one of them. `values` are a critic's of
-    the states before the tokens, with gradient, where a loss asks for them.
+    the states before the tokens, with gradient, where a loss asks for them; `top` (N, K) are the policy's
+    log-probabilities of the tokens that samples name for each place, likewise.
     """
 
     logprobs: Tensor
@@ -37,6 +38,7 @@ class TokenBatch:
     annotations: Mapping[str, Tensor] = field(default_factory=dict)
     groups: Tensor | None = None
     values: Tensor | None = None
+    top: Tensor | None = None
 
     def given(self, name: str) -> Tensor:
         """Values per token (N,). Raises: InputError when some sample carries none."""
@@ -55,6 +57,12 @@ class TokenBatch:
         if self.values is None:
             raise InputError("The batch has no values.", "Its loss names none among its outputs.", "")
         return self.values
+
+    def topped(self) -> Tensor:
+        """(N, K). Raises: InputError when nobody asked for them."""
+        if self.top is None:
+            raise InputError("The batch has no top tokens.", "Its loss names none among its outputs.", "")
+        return self.top
 
     def sums(self, values: Tensor) -> Tensor:
         """Per-sequence sums of token values: (N,) -> (B,)."""

@@ -13,7 +13,7 @@ from nightschool.errors import InputError
 from nightschool.objectives.loss import Aggregation
 from nightschool.training.losses.batch import TokenBatch
 
-TEACHER, BEHAVIOR = "teacher_logprobs", "behavior_logprobs"
+TEACHER, BEHAVIOR, REFERENCE = "teacher_logprobs", "behavior_logprobs", "reference_logprobs"
 ROUNDING = 1e-6  # of probabilities that should add up to one
 
 
@@ -52,6 +52,25 @@ def reverse_kl(
     if max_ratio is not None:
         weights = weights * (batch.logprobs.detach() - batch.given(BEHAVIOR)).exp().clamp(max=max_ratio)
     return batch.reduced(-weights * gap * batch.logprobs, aggregation)
+
+
+def top_divergence(
+    batch: TokenBatch,
+    alpha: float = 0.5,
+    max_ratio: float | None = 2.0,
+    aggregation: Aggregation = Aggregation.TOKEN_MEAN,
+) -> Tensor:
+    """The divergence of policy and teacher over each place's likeliest tokens and one bucket for all others.
+
+    `max_ratio`: a token counts min(policy / behavior, max_ratio), the policy that sampled it being the window's start.
+
+    Implements: Huebotter et al., arXiv:2601.20802.
+    Shapes: `batch.top` (N, K), `teacher_top` (N, K).
+    """
+    values = divergence(with_tail(batch.topped()), with_tail(batch.given("teacher_top")), alpha)
+    if max_ratio is not None:
+        values = values * (batch.logprobs.detach() - batch.given(REFERENCE)).exp().clamp(max=max_ratio)
+    return batch.reduced(values, aggregation)
 
 
 def divergence(student: Tensor, teacher: Tensor, alpha: float) -> Tensor:

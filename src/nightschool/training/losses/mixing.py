@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from nightschool.training.losses import COUPLED, LOSSES
 from nightschool.training.losses.batch import TokenBatch
 from nightschool.types import Sample
 
-REFERENCE = "reference_logprobs"
+REFERENCE, TOP_IDS = "reference_logprobs", "top_ids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +57,19 @@ def total_loss(
     logprobs: Tensor,
     totals: Mapping[str, Totals],
     values: Tensor | None = None,
+    top: Tensor | None = None,
 ) -> Tensor:
     """The share of `samples` in the loss of the batch that `totals` counts.
 
-    Shapes: `logprobs` (N,), of the loss tokens of `samples` in their order; `values` a critic's, likewise.
+    Shapes: `logprobs` (N,), of the loss tokens of `samples` in their order; `values` a critic's, likewise;
+    `top` (N, K) of the tokens that the samples name for their places.
 
     Raises:
         InputError: a sample belongs to no term, or a value that its loss reads is missing.
     """
     lengths = [sum(sample.loss_mask) for sample in samples]
     parts = logprobs.split(lengths)
-    value_parts = None if values is None else values.split(lengths)
+    more = {name: out.split(lengths) for name, out in (("values", values), ("top", top)) if out is not None}
     loss = logprobs.new_zeros(())
     for name, term in terms.items():
         chosen = [place for place, sample in enumerate(samples) if sample.term == name and lengths[place]]
@@ -74,8 +77,7 @@ def total_loss(
             continue
         own = torch.cat([parts[place] for place in chosen])
         batch = token_batch([samples[place] for place in chosen], own, totals[name])
-        if value_parts is not None:
-            batch = replace(batch, values=torch.cat([value_parts[place] for place in chosen]))
+        batch = replace(batch, **{name: torch.cat([out[place] for place in chosen]) for name, out in more.items()})
         loss = loss + term.coefficient * LOSSES[term.name](batch, **term.settings)
     unknown = {sample.term for sample in samples} - terms.keys()
     if unknown:
@@ -111,7 +113,11 @@ def _given(samples: Sequence[Sample], like: Tensor) -> dict[str, Tensor]:
         for sample in samples
     ]
     found: dict[str, Tensor] = {}
-    for name in set(rows[0]).intersection(*rows):
+    for name in set(rows[0]).intersection(*rows) - {TOP_IDS}:
+        if isinstance(rows[0][name], np.ndarray):  # (T, K), values for given tokens in each place
+            used = [np.asarray(row[name])[list(sample.loss_mask)] for sample, row in zip(samples, rows, strict=True)]
+            found[name] = torch.tensor(np.concatenate(used), dtype=like.dtype, device=like.device)
+            continue
         values = [
             value
             for sample, row in zip(samples, rows, strict=True)
