@@ -46,10 +46,10 @@ def say(
     store.write(lambda conn: insert_feedback(conn, store.tenant, item, True, 5000.0))
 
 
-def written(store: Store, path: Path, format: str, **more: Any) -> list[Json]:
+def written(store: Store, path: Path, format: str, agent: str = "shop", **more: Any) -> list[Json]:
     """The lines of a file of that format."""
     with store.read() as conn:
-        export(conn, store.tenant, Order(format, "shop", path, **more), lambda done, of: None)
+        export(conn, store.tenant, Order(format, agent, path, **more), lambda done, of: None)
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 

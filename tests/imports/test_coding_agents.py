@@ -1,5 +1,8 @@
 """Session files of Claude Code and Codex: trees of lines, parallel tools, sub-agents, compaction."""
 
+from atif import Trajectory
+from exported import written
+
 from nightschool.types import Branch
 
 
@@ -199,6 +202,38 @@ def test_codex_compaction_and_the_session_it_works_for(write, imported, sessions
     assert second.messages[0]["content"] == "so far: work"
     parents = {row.external_key: row.parent_session_id for row in rows("sessions")}
     assert parents["c2"] == next(row.id for row in rows("sessions") if row.external_key == "c1")
+
+
+def test_codex_items_of_every_kind(write, imported, sessions, store, tmp_path):
+    """Free-form tools, images in results, searches of the provider's, and lines of later versions."""
+    patch = item("custom_tool_call", 3, call_id="c2", name="apply_patch", input="*** Begin", status="completed")
+    image = [{"type": "input_text", "text": "ok"}, {"type": "input_image", "image_url": "data:image/png;base64,AA"}]
+    report = imported(
+        write(
+            "r.jsonl",
+            {"timestamp": "2026-01-01T00:00:00Z", "type": "session_meta", "payload": {"id": "c1", "source": "cli"}},
+            said("user", "go", 1),
+            item("reasoning", 2, summary=[{"type": "summary_text", "text": "hm"}], content=None, encrypted_content="e"),
+            patch,
+            item("custom_tool_call_output", 4, call_id="c2", output=image),
+            item("web_search_call", 5, status="completed", action={"type": "search", "query": "q"}),
+            said("assistant", "done", 6),
+            item("ghost_snapshot", 7, ghost_commit={}),
+            {"timestamp": "2026-01-01T00:00:08Z", "type": "world_state", "payload": {}},
+        )
+    )
+    assert report.left_out == {"item ghost_snapshot": 1, "line of type world_state": 1}
+    [[first, second]] = sessions()
+    reply = first.choices[0].message
+    assert reply["tool_calls"] == [
+        {"id": "c2", "type": "custom", "custom": {"name": "apply_patch", "input": "*** Begin"}}
+    ]
+    assert [part["type"] for part in second.messages[-1]["content"]] == ["text", "image_url"]
+    assert second.choices[0].message["other_items"][0]["type"] == "web_search_call"
+    [row] = written(store, tmp_path / "out.jsonl", "atif", agent="codex")
+    made = Trajectory.model_validate(row).steps[1]
+    assert made.tool_calls is not None
+    assert (made.tool_calls[0].function_name, made.tool_calls[0].arguments) == ("apply_patch", {"input": "*** Begin"})
 
 
 def test_codex_without_its_first_line_is_refused(write, imported):

@@ -173,14 +173,16 @@ def _feedback(item: Feedback) -> Json:
 
 def _call(call: Any) -> Json:
     """A call whose arguments are an object; what they are not, or how they were spelled, stands aside."""
-    function = call.get("function") if isinstance(call, dict) else None
+    told: Json = call if isinstance(call, dict) else {}
+    function = told.get("function", told.get("custom"))
     function = function if isinstance(function, dict) else {}
     try:
         arguments = json.loads(str(function.get("arguments")))
     except (TypeError, ValueError):
         arguments = None
-    name = function.get("name")
-    call_id = call.get("id") if isinstance(call, dict) else None
+    if isinstance(function.get("input"), str):  # of a custom tool, which takes a text
+        arguments = {"input": function["input"]}
+    name, call_id = function.get("name"), told.get("id")
     return {
         "tool_call_id": call_id if isinstance(call_id, str) else "",
         "function_name": name if isinstance(name, str) else "",
