@@ -14,7 +14,7 @@ test: .venv/.test
 	$(BIN)/python -m pytest -m "not slow"
 
 vllm: .venv/.test
-	NIGHTSCHOOL_VLLM="$$(PYTHON=$(PYTHON) .ci/vllm.sh)" $(BIN)/python -m pytest -m vllm
+	vllm="$$(PYTHON=$(PYTHON) .ci/vllm.sh)" && NIGHTSCHOOL_VLLM="$$vllm" $(BIN)/python -m pytest -m vllm
 
 lint: .venv/.test
 	$(BIN)/ruff check .

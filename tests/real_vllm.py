@@ -61,6 +61,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "XDG_CACHE_HOME": str(folder / "cache"),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+        "TORCHDYNAMO_DISABLE": "1",  # or it compiles a sum over log-probabilities, eager or not, and wants a g++
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }

@@ -25,7 +25,7 @@ def play(program: str, front: Front, *words: str) -> str:
         name: value for name, value in os.environ.items() if not name.startswith(("NIGHTSCHOOL_", "OPENAI_"))
     }
     command = [sys.executable, "-W", "ignore", str(PROGRAMS / f"{program}.py"), f"{front.url}/v1", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 
