@@ -57,7 +57,7 @@ MAY_LOSE = ("reply_first", "none")
 
 CLIENTS = 12
 TURNS = 4
-ROUND_S = 60.0
+ROUND_S = 180.0
 LIFE_S = 1.0
 # Clients may learn of two replies in another order than they were sent in; by so much at most.
 ORDER_S = 0.1
