@@ -228,3 +228,39 @@ def test_a_long_upgrade_is_waited_for(postgres, monkeypatch):
             store.write(lambda conn: None)
     engine.dispose()
     postgres.drop(url)
+
+
+def test_what_earlier_rows_mean_for_training_is_derived(bare_place, tmp_path):
+    """Supports come from samplers, marks from flags; several rows share one text of each."""
+    write_earlier(bare_place, "0002", tmp_path)
+    usual = {"temperature": 1.0, "top_p": 1.0, "top_k": None, "min_p": None, "constraints": None}
+    usual |= {"presence_penalty": 0.0, "frequency_penalty": 0.0, "seed": None}
+    said = {
+        0: (usual | {"temperature": 0.0}, None, "greedy decoding", None),
+        1: (usual | {"top_p": 0.9}, ["seen", "redacted"], "truncated support", "redacted"),
+        2: (usual | {"top_p": 0.9}, ["seen", "redacted"], "truncated support", "redacted"),
+        3: (
+            usual | {"constraints": {"json": True}},
+            ["suspect_empty_args"],
+            "constrained decoding",
+            "suspect_empty_args",
+        ),
+        4: (usual, [], "full", None),
+    }
+    engine = connect(bare_place) if isinstance(bare_place, Path) else connect_server(bare_place)
+    with engine.execution_options(writing=True).begin() as conn:
+        for turn, (sampler, flags, _, _) in said.items():
+            values = (
+                f"sampler = '{json.dumps(sampler)}', flags = {'NULL' if flags is None else repr(json.dumps(flags))}"
+            )
+            raw = conn.connection.dbapi_connection
+            raw.execute(f"UPDATE exchanges SET {values} WHERE id = '01900000-0000-7000-8000-{turn:012d}'")
+    engine.dispose()
+    with Store.open(bare_place) as store, store.read() as conn:
+        x = schema.exchanges.c
+        rows = {row.id: (row.support, row.mark) for row in conn.execute(sa.select(x.id, x.support, x.mark))}
+        exchange = load_exchange(conn, "default", f"01900000-0000-7000-8000-{1:012d}")
+    for turn, (_, _, support, mark) in said.items():
+        assert rows[f"01900000-0000-7000-8000-{turn:012d}"] == (support, mark)
+    assert exchange is not None
+    assert exchange.sampler.top_p == 0.9
