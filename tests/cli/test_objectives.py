@@ -64,7 +64,17 @@ def words(path, count=24):
 
 
 @pytest.mark.parametrize(
-    ("objective", "data"), [("dpo", pairs), ("oapl", thumbs), ("hindsight", words), ("sdpo", words)]
+    ("objective", "data"),
+    [
+        ("dpo", pairs),
+        ("kto", thumbs),
+        ("bco", thumbs),
+        ("dro", thumbs),
+        ("rft", thumbs),
+        ("oapl", thumbs),
+        ("hindsight", words),
+        ("sdpo", words),
+    ],
 )
 def test_a_file_trains_an_adapter(base, tiny, tmp_path, state, objective, data):
     path = data(tmp_path / "data.jsonl")
