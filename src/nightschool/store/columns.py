@@ -11,6 +11,7 @@ from sqlalchemy.types import TypeDecorator
 from nightschool.store.phrases import MESSAGES
 
 WORTH_PACKING = 128
+SMALL_BYTES = 4096
 PLAIN, DEFLATED, PACKED = b"\0", b"\1", b"\2"  # the second as earlier versions wrote it
 
 
@@ -46,7 +47,8 @@ class Ready(bytes):
 
 def pack(data: bytes) -> bytes:
     if len(data) >= WORTH_PACKING and not isinstance(data, Ready):
-        packed = deflate(data, MESSAGES)
+        packer = (_small if len(data) + len(MESSAGES) <= SMALL_BYTES else _large).copy()
+        packed = packer.compress(data) + packer.flush()
         if len(packed) < len(data):
             return PACKED + packed
     return PLAIN + data
@@ -60,11 +62,19 @@ def unpack(stored: bytes) -> bytes:
 
 def deflate(data: bytes, known: bytes) -> bytes:
     """`data` as whoever has `known` needs it."""
-    # a window no larger than need be: getting the memory for one takes longer than packing a message
-    window, level = (12, 5) if len(data) + len(known) <= 4096 else (15, 8)
-    packer = zlib.compressobj(1, zlib.DEFLATED, -window, level, zlib.Z_DEFAULT_STRATEGY, known)
+    packer = _packer(known, small=len(data) + len(known) <= SMALL_BYTES)
     return packer.compress(data) + packer.flush()
 
 
 def inflate(packed: bytes, known: bytes) -> bytes:
     return zlib.decompressobj(-15, known).decompress(packed)
+
+
+def _packer(known: bytes, small: bool) -> Any:
+    # a window no larger than need be: getting the memory for one takes longer than packing a message
+    window, level = (12, 5) if small else (15, 8)
+    return zlib.compressobj(1, zlib.DEFLATED, -window, level, zlib.Z_DEFAULT_STRATEGY, known)
+
+
+# They have read the phrases; a copy need not read them again.
+_small, _large = _packer(MESSAGES, small=True), _packer(MESSAGES, small=False)
