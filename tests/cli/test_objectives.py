@@ -4,6 +4,11 @@ import json
 
 import pytest
 
+from nightschool.objectives.clipping import Clip, Ratio
+from nightschool.store.database import Store
+from nightschool.training.plans import config_of
+from nightschool.training.runs import load_run
+
 QUESTION = {"role": "user", "content": "order 7"}
 
 
@@ -63,6 +68,13 @@ def words(path, count=24):
     return write(path, *rows)
 
 
+def twice(path, count=16):
+    """Two replies to each request, one of them right."""
+    made = [{"role": "user", "content": f"order {i}"} for i in range(count)]
+    said = (("the tool", True), ("7", False))
+    return write(path, *({"prompt": [q], "completion": [reply(t)], "label": good} for q in made for t, good in said))
+
+
 @pytest.mark.parametrize(
     ("objective", "data"),
     [
@@ -74,6 +86,9 @@ def words(path, count=24):
         ("oapl", thumbs),
         ("hindsight", words),
         ("sdpo", words),
+        ("grpo", twice),
+        ("dapo", twice),
+        ("ppo", thumbs),
     ],
 )
 def test_a_file_trains_an_adapter(base, tiny, tmp_path, state, objective, data):
@@ -83,3 +98,17 @@ def test_a_file_trains_an_adapter(base, tiny, tmp_path, state, objective, data):
     found = told.document["data"]
     assert found["objective"] == objective
     assert (state / "adapters" / found["adapter"] / "adapter_model.safetensors").exists()
+
+
+def test_settings_of_a_clip_are_a_table_of_their_own_and_survive_a_resume(base, tiny, tmp_path, state):
+    table = '[training.gspo.rule.clip]\nclip_low = 0.1\n[training.gspo.rule]\naggregation = "token-mean"\n'
+    (state.parent / "nightschool.toml").write_text(f"model = {json.dumps(str(tiny))}\n{table}")
+    told = base("train", "--objective", "gspo", "--data", str(twice(tmp_path / "data.jsonl")))
+    assert told.code == 0, told.err
+    with Store.open(state / "store.sqlite") as store:
+        rule = config_of(load_run(store, told.document["data"]["run"])).rule
+    assert rule.clip == Clip(0.1, 4e-4, Ratio.SEQUENCE)
+    assert rule.aggregation == "token-mean"
+    (state.parent / "nightschool.toml").write_text('[training.gspo.rule]\naggregation = "mean"\n')
+    told = base("train", "--objective", "gspo", "--data", str(twice(tmp_path / "data.jsonl")))
+    assert "seq-sum-const" in told.out, "the known ones are named"
