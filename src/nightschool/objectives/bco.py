@@ -20,7 +20,7 @@ from nightschool.types import Sample
 class BcoRule:
     """`beta`: scale of the implicit reward. `matched`: weigh a bad reply by how much likelier a good one was on its
     request, within `low` and `high`. `undesirable_factor`: a factor on top; `None` balances the classes.
-    `calibrated`: rewards between 0 and 1 are calibrated probabilities. A batch wants 32 judgements.
+    `calibrated`: rewards between 0 and 1 are calibrated probabilities.
     """
 
     beta: float = 0.1
@@ -49,7 +49,7 @@ def loss(rule: BcoRule) -> Loss:
     return Loss("bco", {"beta": rule.beta})
 
 
-BCO = Objective("bco", BcoRule, annotate, loss, anchored=True, valued=True)
+BCO = Objective("bco", BcoRule, annotate, loss, anchored=True, valued=True, batch_size=32)
 
 
 def density_ratio(p_good: float, low: float, high: float) -> float:

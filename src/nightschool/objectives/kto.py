@@ -22,7 +22,7 @@ class KtoRule:
     """`beta`: how far a judgement may pull. `undesirable_factor`: how much a bad reply counts beside a good one;
     `None` balances the classes. `measured`: compare with the policy's gain on mismatched replies; without, with zero
     (APO-zero), for replies that are better than the policy's own. `calibrated`: rewards between 0 and 1 are
-    calibrated probabilities. A batch wants 32 judgements; a measured one holds a mismatched row beside each.
+    calibrated probabilities. A step's rows are half mismatched ones.
     """
 
     beta: float = 0.1
@@ -62,7 +62,7 @@ def loss(rule: KtoRule) -> Loss:
     return Loss("kto" if rule.measured else "apo_zero", {"beta": rule.beta})
 
 
-KTO = Objective("kto", KtoRule, annotate, loss, anchored=True)
+KTO = Objective("kto", KtoRule, annotate, loss, anchored=True, batch_size=64)
 
 
 def _mismatched(sample: Sample, request: tuple[int, ...], other: Sample) -> Sample:

@@ -73,7 +73,8 @@ class Objective:
     their request. `weighs_behavior`: rows carry `behavior_logprobs`, those of the engine that sampled. `pessimistic`:
     values leave a margin below what is expected, and held-out rows, annotated as well, tell how much of it is left.
     `after_anchor(samples, rule)` annotates once a window's anchor has scored the samples (weights of an off-policy
-    correction, advantages from a critic); it may leave samples out.
+    correction, advantages from a critic); it may leave samples out. `batch_size`: the rows of a step, by default;
+    statistics of a batch want more of them.
     """
 
     name: str
@@ -86,3 +87,4 @@ class Objective:
     weighs_behavior: bool = False
     pessimistic: bool = False
     after_anchor: Callable[[Sequence[Sample], Any], Anchored] | None = None
+    batch_size: int = 16

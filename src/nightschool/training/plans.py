@@ -63,7 +63,8 @@ def default_config(objective: Objective) -> StudyConfig:
     rule = objective.rule()
     if objective.material == Material.DEMONSTRATIONS:
         return StudyConfig(rule, loop=LoopConfig(epochs=1, batch_size=12, optimizer=AdamConfig(learning_rate=1e-3)))
-    return StudyConfig(rule, loop=LoopConfig(epochs=2, optimizer=AdamConfig(learning_rate=5e-5)))
+    steps = LoopConfig(epochs=2, batch_size=objective.batch_size, optimizer=AdamConfig(learning_rate=5e-5))
+    return StudyConfig(rule, loop=steps)
 
 
 def config_of(run: Run) -> StudyConfig:
