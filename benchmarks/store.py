@@ -33,6 +33,7 @@ import numpy as np
 import sqlalchemy as sa
 from common import Row, at_least, at_most, machine_facts, options_of, report
 
+from nightschool.gateway.app import YOUNG_OBJECTS
 from nightschool.store import schema
 from nightschool.store.database import Store, is_url
 from nightschool.store.exchanges import insert_exchanges, session_exchanges
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--place", help="a path or the URL of an empty Postgres database instead of a temporary file")
     arguments = parser.parse_args()
     machine = machine_facts()
+    gc.set_threshold(YOUNG_OBJECTS)  # as the gateway does when it starts
     with tempfile.TemporaryDirectory() as folder:
         place = arguments.place or str(Path(folder) / "store.sqlite")
         rows, facts = fill(place, arguments.exchanges, arguments.batch, arguments.active)

@@ -33,6 +33,8 @@ from nightschool.upstream.client import EngineClient
 
 # How long the thread that records may go on while a request waits for the interpreter; Python's default is 5 ms.
 SWITCH_S = 0.0005
+# Python's default of 700 looks through what a batch of exchanges still holds many times while it is derived and stored.
+YOUNG_OBJECTS = 10_000
 DIALECTS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 
 
@@ -54,6 +56,7 @@ def build_app(
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         sys.setswitchinterval(SWITCH_S)
         gc.freeze()  # what is imported by now lives on; without this, each full collection stops replies for 50 ms
+        gc.set_threshold(YOUNG_OBJECTS)
         async with settings.access.watch():
             yield
         await asyncio.to_thread(recorder.close)
