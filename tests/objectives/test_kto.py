@@ -110,6 +110,15 @@ def test_classes_are_balanced_by_the_least_factor() -> None:
         balance(judged(30, 10), 1.0)
 
 
+def test_the_balance_is_told_for_the_log() -> None:
+    for rule in (KtoRule(), KtoRule(measured=False)):
+        rows = KTO.annotate(judged(30, 10), rule)
+        assert KTO.after_anchor is not None
+        told = KTO.after_anchor(rows, rule)
+        assert told.samples == rows
+        assert told.figures == {"class_balance": pytest.approx(30 / 22.5)}  # 10 bad ones, 2.25 times each
+
+
 def test_a_judgement_is_a_label_and_a_weight() -> None:
     soft = judge([row("a", (1, 2, 3), reward=0.9), row("b", (1, 2, 4), reward=0.3)], calibrated=True)
     assert [sample.annotations["desirable"] for sample in soft] == [1.0, 0.0]

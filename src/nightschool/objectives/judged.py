@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nightschool.errors import RefusedError
+from nightschool.objectives.loss import Anchored
 from nightschool.objectives.regression import require_judged, reward_of
 from nightschool.types import Sample
 
@@ -44,10 +45,8 @@ def balance(samples: Sequence[Sample], factor: float | None) -> list[Sample]:
     Raises:
         RefusedError: a given factor leaves the classes out of balance; the message says which would do.
     """
-    totals = [0.0, 0.0]
-    for sample in samples:
-        totals[int(sample.annotations["desirable"])] += sample.weight
-    low, high = weight_range(totals[1], totals[0])
+    desirable, undesirable = _class_weights(samples)
+    low, high = weight_range(desirable, undesirable)
     chosen = min(max(1.0, low), high) if factor is None else factor
     if not 0.99 * low <= chosen <= 1.01 * high:  # whoever types the printed bound is within it
         raise _refused(
@@ -58,6 +57,19 @@ def balance(samples: Sequence[Sample], factor: float | None) -> list[Sample]:
         sample if sample.annotations["desirable"] else replace(sample, weight=sample.weight * chosen)
         for sample in samples
     ]
+
+
+def told_balance(samples: Sequence[Sample], rule: object) -> Anchored:
+    """The samples as they are, and for the log what desirable replies weigh over undesirable ones."""
+    desirable, undesirable = _class_weights([s for s in samples if not s.annotations.get("mismatched")])
+    return Anchored(list(samples), {"class_balance": desirable / undesirable})
+
+
+def _class_weights(samples: Sequence[Sample]) -> tuple[float, float]:
+    totals = [0.0, 0.0]
+    for sample in samples:
+        totals[int(sample.annotations["desirable"])] += sample.weight
+    return totals[1], totals[0]
 
 
 def _judged(sample: Sample, reward: float) -> Sample:

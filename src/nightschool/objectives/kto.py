@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nightschool.errors import RefusedError
-from nightschool.objectives.judged import balance, judge
+from nightschool.objectives.judged import balance, judge, told_balance
 from nightschool.objectives.loss import Loss, Objective
 from nightschool.types import Sample
 
@@ -62,7 +62,7 @@ def loss(rule: KtoRule) -> Loss:
     return Loss("kto" if rule.measured else "apo_zero", {"beta": rule.beta})
 
 
-KTO = Objective("kto", KtoRule, annotate, loss, anchored=True, batch_size=64)
+KTO = Objective("kto", KtoRule, annotate, loss, anchored=True, after_anchor=told_balance, batch_size=64)
 
 
 def _mismatched(sample: Sample, request: tuple[int, ...], other: Sample) -> Sample:
