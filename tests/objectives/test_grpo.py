@@ -179,7 +179,7 @@ def test_what_the_family_needs_of_its_rows() -> None:
     mixed = [
         replace(one, policy_version=v) for one, v in zip(group([1, 0], token_annotations=known), "ab", strict=True)
     ]
-    assert len(annotate(mixed, VARIANTS["advised"])) == 2
+    assert len(annotate(mixed, VARIANTS["rloo_tis"])) == 2
     with pytest.raises(RefusedError, match="anchor of its own"):
         annotate(golden_rows(), VARIANTS["grpo"])
 

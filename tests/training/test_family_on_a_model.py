@@ -124,7 +124,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
 def test_two_ranks_give_the_loss_of_one(tmp_path: Path) -> None:
     paths = [str(Path(__file__).parents[1]), *sys.path]
     code = f"import sys; sys.path[:0] = {paths!r}\n{RANK}"
@@ -164,7 +163,7 @@ class Notes:
 
 def course(seen: list[list[Sample]], **config: Any) -> Course:
     """GRPO under token weights, beside imitation that knows of no behavior."""
-    rule = replace(VARIANTS["advised"], correction=CORRECTIONS["icepop"])
+    rule = replace(VARIANTS["rloo_tis"], correction=CORRECTIONS["icepop"])
     known = [
         replace(one, token_annotations={BEHAVIOR: tuple(-4.0 if x else None for x in one.loss_mask)})
         for one in rollouts()

@@ -20,6 +20,7 @@ from functools import partial
 from statistics import fmean
 
 from nightschool.errors import RefusedError, TooLittleDataError
+from nightschool.objectives.advantages import deviation
 from nightschool.objectives.clipping import BEHAVIOR, CLIP, NO_PENALTY, Clip, Penalty, Ratio, Surrogate
 from nightschool.objectives.legality import require_groups, require_no_anchor, require_tokens
 from nightschool.objectives.loss import Aggregation, Anchored, Loss, Material, Objective
@@ -56,8 +57,8 @@ class Overlong:
 
 @dataclass(frozen=True, slots=True)
 class GrpoRule:
-    """`ddof` and `epsilon` of the deviation: it is sqrt(sum of squares / (G - ddof)) + epsilon. `drop_equal`: groups
-    whose rewards are all the same are left out. `max_length`: the constant of `Aggregation.CONSTANT`."""
+    """`ddof` of the deviation that `epsilon` is added to. `drop_equal`: groups whose rewards are all the same are left
+    out. `max_length`: the constant of `Aggregation.CONSTANT`."""
 
     baseline: Baseline = Baseline.MEAN
     scale: Scale = Scale.GROUP
@@ -85,7 +86,7 @@ VARIANTS = {
     "sapo": GrpoRule(clip=Clip(surrogate=Surrogate.SOFT)),
     "lite_ppo": GrpoRule(scale=Scale.BATCH, aggregation=TOKENS),
     "vespo": GrpoRule(clip=Clip(surrogate=Surrogate.GAMMA, against=BEHAVIOR), aggregation=TOKENS),
-    "advised": GrpoRule(
+    "rloo_tis": GrpoRule(
         Baseline.OTHERS, Scale.NONE, drop_equal=True, clip=Clip(0.2, 0.28), aggregation=TOKENS,
         correction=CORRECTIONS["tis-token"],
     ),
@@ -133,11 +134,6 @@ def advantages(rewards: Sequence[float], rule: GrpoRule, spread: float | None = 
     return [one / ((deviation(rewards, rule.ddof) if spread is None else spread) + rule.epsilon) for one in centered]
 
 
-def deviation(rewards: Sequence[float], ddof: int) -> float:
-    mean = fmean(rewards)
-    return math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - ddof))
-
-
 def shaped(sample: Sample, overlong: Overlong) -> float:
     """The reward, less what its length costs. Raises: RefusedError when there is none."""
     if sample.reward is None or not math.isfinite(sample.reward):
@@ -156,16 +152,5 @@ def loss(rule: GrpoRule) -> Loss:
     return Loss("clipped", {**settings, "aggregation": rule.aggregation, "max_length": rule.max_length})
 
 
-FAMILY = [
-    Objective(
-        name,
-        partial(replace, rule),
-        annotate,
-        loss,
-        anchored=True,
-        material=Material.GROUPS,
-        weighs_behavior=True,
-        after_anchor=after_anchor,
-    )
-    for name, rule in VARIANTS.items()
-]
+NEEDS = {"anchored": True, "material": Material.GROUPS, "weighs_behavior": True, "after_anchor": after_anchor}
+FAMILY = [Objective(name, partial(replace, rule), annotate, loss, **NEEDS) for name, rule in VARIANTS.items()]

@@ -1,6 +1,6 @@
 """PPO with a critic: the only classical objective that is native to one rollout per task.
 
-Implements: Schulman et al., arXiv:1707.06347; generalized advantages of Schulman et al., arXiv:1506.02438, Eq. 16.
+Implements: Schulman et al., arXiv:1707.06347, with generalized advantages (arXiv:1506.02438).
 Departs: a critic's values and the advantages are fixed for a window, as old policy and values are for one batch of
     rollouts; the batch that whitens is the buffer. KL to a fixed reference is in the rewards, as k1, where rows bring
     `origin_logprobs`. A truncated trajectory's last token is left out: its value is what the one before goes on from.
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nightschool.errors import RefusedError
+from nightschool.objectives.advantages import generalized, whitened
 from nightschool.objectives.clipping import BEHAVIOR, DUAL_CLIP, Clip
 from nightschool.objectives.legality import require_behavior, require_no_anchor, require_tokens
 from nightschool.objectives.loss import LOGPROBS, VALUES, Aggregation, Anchored, Loss, Objective
@@ -80,31 +81,13 @@ def after_anchor(samples: Sequence[Sample], rule: PpoRule) -> Anchored:
     Figures: those of `off_policy.weigh`, and `explained_variance`, the share of the returns' that the critic knew.
     """
     weighed = weigh(samples, rule.correction)
-    found = [_estimated(sample, rule) for sample in weighed.samples]
-    flat = np.concatenate([advantage for _, advantage, _ in found])
-    returns = np.concatenate([returns for _, _, returns in found])
-    left = float(np.var(flat) / np.var(returns)) if np.var(returns) else 0.0
-    mean, spread = (flat.mean(), whitening(flat, rule.ddof)) if rule.whiten else (0.0, 1.0)
-    rows = [noted(noted(s, "advantage", (a - mean) / spread), "return", r) for s, a, r in found]
-    return Anchored(rows, {**weighed.figures, "explained_variance": 1.0 - left})
-
-
-def whitening(advantages: np.ndarray, ddof: int) -> float:
-    """The deviation that advantages are divided by."""
-    return math.sqrt(float(np.var(advantages, ddof=ddof)) + 1e-8)
-
-
-def generalized(rewards: np.ndarray, values: np.ndarray, after: float, rule: PpoRule) -> np.ndarray:
-    """Advantages of a trajectory's loss tokens; `after` is the value of the state behind the last one.
-
-    delta_t = r_t + gamma V_(t+1) - V_t; A_t = delta_t + gamma lambda A_(t+1).
-    """
-    out, following, advantage = np.zeros(len(rewards)), after, 0.0
-    for place in reversed(range(len(rewards))):
-        delta = rewards[place] + rule.gamma * following - values[place]
-        advantage = delta + rule.gamma * rule.trace_decay * advantage
-        out[place], following = advantage, values[place]
-    return out
+    rows, advantages, returns = zip(*(_estimated(sample, rule) for sample in weighed.samples), strict=True)
+    total, left = np.var(np.concatenate(returns)), np.var(np.concatenate(advantages))
+    figures = {**weighed.figures, "explained_variance": float(1 - left / total) if total else 1.0}
+    if rule.whiten:
+        advantages = whitened(advantages, rule.ddof)
+    triples = zip(rows, advantages, returns, strict=True)
+    return Anchored([noted(noted(row, "advantage", a), "return", r) for row, a, r in triples], figures)
 
 
 def loss(rule: PpoRule) -> Loss:
@@ -118,8 +101,7 @@ PPO = Objective("ppo", PpoRule, annotate, loss, anchored=True, weighs_behavior=T
 
 
 def _estimated(sample: Sample, rule: PpoRule) -> tuple[Sample, np.ndarray, np.ndarray]:
-    """The sample as it trains, its advantages, and the returns its critic learns. What lies between loss tokens (a
-    tool's words) has no value and takes no time."""
+    """The sample as it trains, its advantages, and the returns its critic learns."""
     values, after = chosen(sample.token_annotations["reference_values"], sample), 0.0
     if sample.annotations.get(TRUNCATED):
         last = max(place for place, used in enumerate(sample.loss_mask) if used)
@@ -130,7 +112,7 @@ def _estimated(sample: Sample, rule: PpoRule) -> tuple[Sample, np.ndarray, np.nd
     if rule.kl_weight:
         behavior, origin = (chosen(sample.token_annotations[name], sample) for name in (BEHAVIOR, ORIGIN))
         rewards -= rule.kl_weight * (behavior - origin)
-    advantage = generalized(rewards, values, after, rule)
+    advantage = generalized(rewards, values, after, rule.gamma, rule.trace_decay)
     return sample, advantage, advantage + values
 
 
