@@ -10,7 +10,7 @@ from rollouts import priced, rollout, slopes
 from nightschool.errors import RefusedError, TooLittleDataError
 from nightschool.objectives.apo import APO, ApoRule
 from nightschool.objectives.oapl import OAPL, OaplRule
-from nightschool.objectives.regression import closed_form, log_mean_exp
+from nightschool.valuation.soft_value import closed_form, log_mean_exp
 
 
 def test_golden_g6b() -> None:

@@ -9,8 +9,8 @@ from nightschool.errors import RefusedError, TooLittleDataError
 from nightschool.objectives import sft
 from nightschool.objectives.oapl import OAPL, OaplRule, value
 from nightschool.objectives.oapl_group import OAPL_GROUP, OaplGroupRule
-from nightschool.objectives.regression import closed_form, log_mean_exp
 from nightschool.types import Sample
+from nightschool.valuation.soft_value import closed_form, log_mean_exp
 
 MASK = (False, True, True)
 

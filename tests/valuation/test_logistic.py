@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from nightschool.valuation.calibration import fit_word_model, fold_of, report
+from nightschool.valuation.calibration import fit_word_model, fold_of
 from nightschool.valuation.logistic import fit_logistic, fit_platt
 from nightschool.valuation.words import CONSTANT, NUMBER, Vocabulary, features_of
 
@@ -69,11 +69,3 @@ def test_a_row_never_informs_its_own_principals_estimate() -> None:
     if fitted.platt.slope and flipped.platt.slope:
         assert raw == pytest.approx(raw_flipped, abs=1e-6)
     assert fitted.platt.slope == 0.0 or raw < 0
-
-
-def test_brier_and_reliability() -> None:
-    # predictions 0.9, 0.6, 0.2 for 1, 0, 0: (0.01 + 0.36 + 0.04) / 3 = 0.136667
-    found = report(np.array([0.9, 0.6, 0.2]), np.array([1.0, 0.0, 0.0]), np.ones(3))
-    assert found["brier"] == pytest.approx(0.136667, abs=1e-6)
-    assert found["brier_of_mean"] == pytest.approx(2 / 9)
-    assert [row["observed"] for row in found["reliability"]] == [0.0, 0.0, 1.0]

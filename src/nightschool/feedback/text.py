@@ -12,7 +12,8 @@ from scipy import special
 
 from nightschool.errors import TooLittleDataError
 from nightschool.types import Json
-from nightschool.valuation.calibration import WordModel, fit_word_model, report
+from nightschool.valuation.calibration import WordModel, fit_word_model
+from nightschool.valuation.reliability import Outcomes, report
 
 MIN_PAIRS = 30
 MIN_PER_CLASS = 8
@@ -57,4 +58,4 @@ def fit_text_calibrator(texts: Sequence[str], thumbs: Sequence[bool], principals
     cross_fitted = special.expit(words.log_odds)
     pairs = json.dumps(sorted(zip(texts, map(bool, thumbs), principals, strict=True)), ensure_ascii=True)
     version = "text-1-" + hashlib.sha256(pairs.encode()).hexdigest()[:12]
-    return TextCalibrator(words, cross_fitted, version, report(cross_fitted, targets, weights))
+    return TextCalibrator(words, cross_fitted, version, report(cross_fitted, Outcomes(targets, weights, principals)))

@@ -18,13 +18,13 @@ from nightschool.objectives.legality import require_groups, require_one_version
 from nightschool.objectives.loss import Aggregation, Loss, Material, Objective
 from nightschool.objectives.regression import (
     SQUARED,
-    log_mean_exp,
     regressed,
     require_judged,
     require_temperature,
     reward_of,
 )
 from nightschool.types import Sample
+from nightschool.valuation.soft_value import log_mean_exp
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from nightschool.objectives.legality import require_groups, require_one_version
 from nightschool.objectives.loss import Loss, Material, Objective
 from nightschool.objectives.regression import (
     SQUARED,
-    log_mean_exp,
     regressed,
     require_judged,
     require_temperature,
     reward_of,
 )
 from nightschool.types import Sample
+from nightschool.valuation.soft_value import log_mean_exp
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,13 @@ def annotate(samples: Sequence[Sample], rule: OaplGroupRule) -> list[Sample]:
     require_temperature(rule.beta1, rule.beta2)
     groups = require_groups(samples)
     require_one_version(samples, rule.anchor)
-    values = {name: log_mean_exp([reward_of(s) for s in members], rule.beta1) for name, members in groups.items()}
+    values = {name: _value(members, rule.beta1) for name, members in groups.items()}
     return [regressed(sample, values[str(sample.group_id)], rule.beta2) for sample in samples]
+
+
+def _value(members: Sequence[Sample], beta: float) -> float:
+    """A rollout counts by the confidence in its label, as it does in the loss."""
+    return log_mean_exp([reward_of(s) for s in members], beta, [s.weight for s in members])
 
 
 def loss(rule: OaplGroupRule) -> Loss:  # the rule is in the annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -46,20 +45,6 @@ def estimate_of(sample: Sample, name: str = "p_hat") -> float:
             "Annotate the rows with a value model of nightschool.valuation.",
         )
     return found
-
-
-def log_mean_exp(rewards: Sequence[float], beta: float) -> float:
-    """beta * log(mean(exp(r / beta))), the value that rollouts of one task imply at temperature beta."""
-    top = max(rewards)
-    return top + beta * math.log(sum(math.exp((r - top) / beta) for r in rewards) / len(rewards))
-
-
-def closed_form(p: float, beta: float) -> float:
-    """The same of an infinite group with success rate p and rewards 0 and 1: beta * log(1 + p (e^(1/beta) - 1)).
-
-    Edge: written so that e^(1/beta) does not overflow; p = 0 gives 0, p = 1 gives 1.
-    """
-    return 0.0 if p == 0 else 1.0 + beta * math.log(p + (1.0 - p) * math.exp(-1.0 / beta))
 
 
 def reward_of(sample: Sample) -> float:

@@ -1,4 +1,4 @@
-"""How far predicted probabilities can be believed: cross-fitting by principal, Brier score, reliability."""
+"""A calibrated model of words, cross-fitted by principal: no row ever informs what is predicted of its author."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nightschool.types import Json
 from nightschool.valuation.logistic import Logistic, Platt, fit_logistic, fit_platt
 from nightschool.valuation.words import Vocabulary
 
 FOLDS = 5
 RIDGE = 0.5
-NUM_BINS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +49,6 @@ def fit_word_model(
 
 def fold_of(principal: str) -> int:
     return int.from_bytes(hashlib.sha256(principal.encode()).digest()[:8], "big") % FOLDS
-
-
-def report(probabilities: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> Json:
-    """Brier score beside that of always saying the mean, and per bin: predicted, observed, rows."""
-    mean = float(np.average(targets, weights=weights))
-    order = np.argsort(probabilities, kind="stable")
-    bins = [part for part in np.array_split(order, NUM_BINS) if len(part)]
-    return {
-        "rows": len(targets),
-        "mean": mean,
-        "brier": float(np.average((probabilities - targets) ** 2, weights=weights)),
-        "brier_of_mean": float(np.average((mean - targets) ** 2, weights=weights)),
-        "reliability": [
-            {"predicted": float(probabilities[part].mean()), "observed": float(targets[part].mean()), "rows": len(part)}
-            for part in bins
-        ],
-    }
 
 
 def _fit(texts: Sequence[str], targets: np.ndarray, weights: np.ndarray) -> tuple[Vocabulary, Logistic]:

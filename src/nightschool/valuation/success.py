@@ -10,12 +10,12 @@ from scipy import special
 
 from nightschool.errors import TooLittleDataError
 from nightschool.types import Json
-from nightschool.valuation.calibration import WordModel, fit_word_model, report
+from nightschool.valuation.calibration import WordModel, fit_word_model
+from nightschool.valuation.reliability import Z_80, Outcomes, report, require_calibrated
 
 MIN_ROWS = 40
 MIN_PER_CLASS = 8
 MIN_PRINCIPALS = 5
-Z_80 = 1.2815515655446004  # lower end of an 80 % interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +38,33 @@ def fit_success_model(
     weights: Sequence[float],
     ages: Sequence[float],
     principals: Sequence[str],
+    slices: Sequence[str] = (),
 ) -> SuccessModel:
     """Fit P(success | request) on labelled sessions.
 
     `rewards` in [0, 1]; `weights` the confidence of each label. `ages` in half-lives: a row counts
-    2^-age, so that what older versions achieved fades.
+    2^-age, so that what older versions achieved fades. `slices` names parts of the traffic for the report.
 
     Raises:
         TooLittleDataError: fewer than 40 rows, 8 of a class or 5 principals, or all rewards equal.
+        RefusedError: what it says of some part of the traffic is surely wrong (`reliability.require_calibrated`).
     """
     targets = np.asarray(rewards, dtype=float)
-    _check(targets, principals)
+    require_enough(targets, principals)
     decayed = np.asarray(weights, dtype=float) * 0.5 ** np.asarray(ages, dtype=float)
     words = fit_word_model(requests, targets, decayed, principals)
     p_hat, p_lo = _bounds(words.log_odds, words.errors)
-    return SuccessModel(words, p_hat, p_lo, report(p_hat, targets, decayed))
+    found = report(p_hat, Outcomes(targets, decayed, principals, slices))
+    require_calibrated(found, "success model")
+    return SuccessModel(words, p_hat, p_lo, found)
 
 
 def _bounds(log_odds: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return special.expit(log_odds), special.expit(log_odds - Z_80 * errors)
 
 
-def _check(targets: np.ndarray, principals: Sequence[str]) -> None:
+def require_enough(targets: np.ndarray, principals: Sequence[str]) -> None:
+    """What any value model needs. Raises: TooLittleDataError, with the number that would do."""
     good = int((targets > 0.5).sum())
     counts = {"good": good, "bad": len(targets) - good}
     wait = "Wait for more feedback, then: nightschool train"
