@@ -23,7 +23,7 @@ from nightschool.training.night import study
 from nightschool.training.plans import BackendConfig, Plan, StudyConfig
 from nightschool.types import FeedbackKind, Sample
 
-NAMES = ("oapl", "apo", "topr", "oapl_group", "mirror", "opmd", "var_grad")
+NAMES = ("oapl", "apo", "topr", "spo", "spo_plus", "oapl_group", "mirror", "opmd", "var_grad")
 GROUPED = ("oapl_group", "mirror", "opmd", "var_grad")
 
 
@@ -137,7 +137,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["apo", *GROUPED])
+@pytest.mark.parametrize("name", ["apo", "spo_plus", *GROUPED])
 def test_from_a_store_to_an_adapter(tmp_path: Path, lived: Path, model: Path, name: str) -> None:
     (tmp_path / "store.sqlite").write_bytes(lived.read_bytes())
     with Store.open(tmp_path / "store.sqlite") as store:

@@ -17,7 +17,8 @@ from nightschool.feedback.reward import Reward, RewardRule, combine, pair
 from nightschool.feedback.text import TextCalibrator, fit_text_calibrator
 from nightschool.objectives.legality import GATE_SPLIT, SELECT_SPLIT
 from nightschool.types import Json, LedgerState, Sample, Split, Trajectory
-from nightschool.valuation.success import fit_success_model
+from nightschool.valuation.models import find_value_model
+from nightschool.valuation.reliability import notes
 
 DAY_S = 86_400.0
 SILENT_ROWS = 64
@@ -32,7 +33,8 @@ class CurationRule:
     `max_staleness`: releases a session's version may be behind. `half_life_releases`, `half_life_days`:
     how fast an older label fades in the success model. `influence_share`: the largest part of the training
     rows from one principal, but always at least `influence_floor` of them. `noise_rate`: measured share
-    of thumbs that point the wrong way. `replay`: take again what the incumbent's line was trained on.
+    of thumbs that point the wrong way. `value_model`: which of `valuation.models` says what was to be
+    expected. `replay`: take again what the incumbent's line was trained on.
     """
 
     max_staleness: int = 4
@@ -41,6 +43,7 @@ class CurationRule:
     influence_share: float = 0.01
     influence_floor: int = 2
     noise_rate: float | None = None
+    value_model: str = "success"
     replay: bool = False
 
 
@@ -245,10 +248,10 @@ def _text_calibrator(trajectories: Sequence[Trajectory]) -> tuple[TextCalibrator
 
 def _estimates(
     labelled: Sequence[_Judged], as_of: float, rule: CurationRule
-) -> tuple[dict[tuple[str, ...], tuple[float, float]], Json]:
-    """Cross-fitted (p_hat, p_lo) of every judgement, by its vote."""
+) -> tuple[dict[tuple[str, ...], dict[str, float]], Json]:
+    """What samples carry of the value model, cross-fitted, by their vote. It has to be right on what serves now."""
     labelled = _votes(labelled)
-    model = fit_success_model(
+    model = find_value_model(rule.value_model)(
         [j.trajectory.request for j in labelled],
         [float(j.reward.value or 0.0) for j in labelled],
         [j.reward.confidence for j in labelled],
@@ -257,9 +260,10 @@ def _estimates(
             for j in labelled
         ],
         [j.trajectory.principal for j in labelled],
+        ["serving version" if j.behind == 0 else "" for j in labelled],
     )
-    pairs = zip(labelled, model.p_hat.tolist(), model.p_lo.tolist(), strict=True)
-    return {j.trajectory.vote: (p_hat, p_lo) for j, p_hat, p_lo in pairs}, model.report
+    rows = zip(labelled, notes(model.p_hat, model.p_lo, model.report), strict=True)
+    return {j.trajectory.vote: row for j, row in rows}, model.report
 
 
 def _votes(judged: Sequence[_Judged]) -> list[_Judged]:
@@ -286,13 +290,11 @@ def _trains(j: _Judged) -> bool:
     return j.trajectory.split == Split.TRAIN and j.reward.value is not None
 
 
-def _sample(j: _Judged, estimates: dict[tuple[str, ...], tuple[float, float]]) -> Sample:
+def _sample(j: _Judged, estimates: dict[tuple[str, ...], dict[str, float]]) -> Sample:
     t = j.trajectory
-    notes = {"temperature": t.sampler.temperature}
-    if t.vote in estimates:
-        notes["p_hat"], notes["p_lo"] = estimates[t.vote]
+    said = {"temperature": t.sampler.temperature, **estimates.get(t.vote, {})}
     if t.num_rows > 1:
-        notes["num_rows"] = float(t.num_rows)
+        said["num_rows"] = float(t.num_rows)
     return Sample(
         id=t.exchange_ids[-1],
         token_ids=t.token_ids,
@@ -301,7 +303,7 @@ def _sample(j: _Judged, estimates: dict[tuple[str, ...], tuple[float, float]]) -
         weight=j.reward.confidence,
         reward=j.reward.value,
         policy_version=t.policy_versions[-1],
-        annotations=notes,
+        annotations=said,
         token_annotations={"behavior_logprobs": t.behavior_logprobs} if _known(t) else {},
     )
 

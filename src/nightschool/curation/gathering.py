@@ -20,7 +20,8 @@ from nightschool.objectives.legality import NO_GROUP, Heard
 from nightschool.objectives.loss import Material, Objective
 from nightschool.rendering.renderer import Renderer
 from nightschool.types import Json, LedgerState, Sample
-from nightschool.valuation.success import fit_success_model
+from nightschool.valuation.models import find_value_model
+from nightschool.valuation.reliability import notes
 
 Rows = Callable[[Session, Counter[str]], Iterator[Json]]
 ROWS: dict[Material, Rows] = {Material.DEMONSTRATIONS: demonstrations, Material.PAIRS: preferences}
@@ -55,7 +56,7 @@ def from_file(path: Path, wanted: Wanted, objective: Objective, renderer: Render
         return Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(students), (), (), summary, tuple(teachers))
     samples = read_written(path, Material.JUDGED if material == Material.GROUPS else material, renderer)
     if objective.valued:
-        samples = _valued(samples, renderer)
+        samples = _valued(samples, renderer, wanted.rule.value_model)
     summary = {"file": path.name, "train": len(samples)}
     dataset = Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(samples), (), (), summary)
     return _grouped(dataset) if material == Material.GROUPS else dataset
@@ -146,11 +147,11 @@ def _without_behavior(samples: Sequence[Sample]) -> tuple[Sample, ...]:
     return tuple(replace(sample, token_annotations={}) for sample in samples)
 
 
-def _valued(samples: Sequence[Sample], renderer: Renderer) -> list[Sample]:
+def _valued(samples: Sequence[Sample], renderer: Renderer, value_model: str) -> list[Sample]:
     """Samples of a file with cross-fitted estimates from the words of their requests; each is its own principal."""
     requests = [renderer.decode(s.token_ids[: s.completion_mask.index(True)]) for s in samples]
     rewards = [float(s.reward or 0.0) for s in samples]
     ones, none = [1.0] * len(samples), [0.0] * len(samples)
-    model = fit_success_model(requests, rewards, ones, none, [sample.id for sample in samples])
-    bounds = zip(samples, model.p_hat.tolist(), model.p_lo.tolist(), strict=True)
-    return [replace(s, annotations={**s.annotations, "p_hat": p, "p_lo": low}) for s, p, low in bounds]
+    model = find_value_model(value_model)(requests, rewards, ones, none, [sample.id for sample in samples])
+    rows = zip(samples, notes(model.p_hat, model.p_lo, model.report), strict=True)
+    return [replace(s, annotations={**s.annotations, **row}) for s, row in rows]

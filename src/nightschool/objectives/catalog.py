@@ -21,6 +21,7 @@ from nightschool.objectives.qrpo import QRPO
 from nightschool.objectives.rebel import REBEL
 from nightschool.objectives.sdpo import SDPO
 from nightschool.objectives.sft import RFT, SFT
+from nightschool.objectives.spo import SPO, SPO_PLUS
 from nightschool.objectives.topr import TOPR
 from nightschool.objectives.var_grad import VAR_GRAD
 
@@ -28,7 +29,7 @@ LIKELIHOOD = (SFT, RFT)
 PREFERENCE = (DPO, KTO, BCO)
 REGRESSION = (OAPL, DRO, APO, OAPL_GROUP, MIRROR, OPMD, VAR_GRAD, REBEL, QRPO)
 DISTILLATION = (HINDSIGHT, SDPO)
-GRADIENT = (TOPR, PPO, *FAMILY)
+GRADIENT = (TOPR, SPO, SPO_PLUS, PPO, *FAMILY)
 
 OBJECTIVES: Mapping[str, Objective] = {
     objective.name: objective for objective in (*LIKELIHOOD, *PREFERENCE, *REGRESSION, *GRADIENT, *DISTILLATION)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from nightschool.objectives.loss import Loss, Objective
 from nightschool.objectives.regression import (
     SQUARED,
-    closed_form,
     estimate_of,
     regressed,
     require_judged,
     require_temperature,
 )
 from nightschool.types import Sample
+from nightschool.valuation.soft_value import closed_form
 
 
 @dataclass(frozen=True, slots=True)

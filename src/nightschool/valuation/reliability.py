@@ -28,7 +28,7 @@ Z_95 = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What happened, (N,) each: outcomes in [0, 1], weights, whose they are, and a slice of the traffic, if named."""
+    """What happened, (N,) each: outcomes in [0, 1], weights, whose they are, slices of the traffic ("" for none)."""
 
     targets: np.ndarray
     weights: np.ndarray
@@ -51,7 +51,8 @@ def report(probabilities: np.ndarray, found: Outcomes) -> Json:
     reliability = [_part(probabilities, found, rows) for rows in bins]
     slices: dict[str, list[int]] = {}
     for row in counted.tolist() if found.slices else ():
-        slices.setdefault(found.slices[row], []).append(row)
+        if found.slices[row]:
+            slices.setdefault(found.slices[row], []).append(row)
     return {
         "rows": len(targets),
         "mean": mean,

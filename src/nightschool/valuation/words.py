@@ -18,11 +18,20 @@ MAX_FEATURES = 2000
 CONSTANT = 3.0
 
 
+def cluster_of(text: str) -> str:
+    """What a text has in common with those that differ from it in numbers, case and punctuation alone."""
+    return " ".join(_words(text))
+
+
 def features_of(text: str) -> set[str]:
     """Words and neighboring pairs, lower case; a word with a digit in it is a number, whichever."""
-    words = [NUMBER if any(c.isdigit() for c in word) else word for word in WORD.findall(text.lower())]
+    words = _words(text)
     pairs = [f"{left} {right}" for left, right in pairwise(words)]
     return {*words, *pairs}
+
+
+def _words(text: str) -> list[str]:
+    return [NUMBER if any(c.isdigit() for c in word) else word for word in WORD.findall(text.lower())]
 
 
 @dataclass(frozen=True, slots=True)
