@@ -25,6 +25,7 @@ from nightschool.objectives.grpo import (
     loss,
     shaped,
 )
+from nightschool.objectives.off_policy import ORIGIN
 from nightschool.training.losses import LOSSES
 from nightschool.types import Sample
 
@@ -123,13 +124,24 @@ def test_equal_groups_are_left_out_where_the_rule_says_so() -> None:
 
 
 def test_golden_g5_of_soft_overlong() -> None:
-    rule = Overlong(max_length=20, cache=4)
+    rule = GrpoRule(scale=Scale.NONE, overlong=Overlong(max_length=20, cache=4))
     lengths = (16, 17, 18, 20, 21)
     costs = [shaped(row("y", length, reward=0.0), rule) for length in lengths]
     assert costs == pytest.approx([0.0, -0.25, -0.5, -1.0, -1.0])
     assert shaped(row("y", 18, reward=1.0), rule) == pytest.approx(0.5)
     short, long = replace(group([1])[0], id="s"), row("l", 20, reward=1.0, group_id="g")
-    assert given([short, long], GrpoRule(scale=Scale.NONE, overlong=rule)) == pytest.approx([0.5, -0.5])
+    assert given([short, long], rule) == pytest.approx([0.5, -0.5])
+
+
+def test_distance_from_a_fixed_reference_costs_reward_before_rewards_are_compared() -> None:
+    """k1 sums to .3 in one reply and to 0 in the other: 1 - .5 * .3 against 0, each less the other."""
+    far = {BEHAVIOR: [-1.0, -1.0], ORIGIN: [-1.1, -1.2]}
+    near = {BEHAVIOR: [-1.0, -1.0], ORIGIN: [-1.1, -0.9]}
+    rows = [*group([1.0], token_annotations=far), replace(group([0.0], token_annotations=near)[0], id="n")]
+    rule = replace(VARIANTS["rloo"], kl_weight=0.5)
+    assert given(rows, rule) == pytest.approx([0.85, -0.85])
+    with pytest.raises(RefusedError, match="fixed reference"):
+        annotate(group([1, 0], token_annotations={BEHAVIOR: [-1.0, -1.0]}), rule)
 
 
 def test_truncated_rows_may_train_nothing_while_their_reward_counts() -> None:

@@ -7,7 +7,8 @@ Implements: Shao et al., arXiv:2402.03300 (grpo); Yu et al., arXiv:2503.14476 (d
     arXiv:2506.13585 (cispo); Gao et al., arXiv:2511.20347 (sapo); Liu et al., arXiv:2508.08221 (lite_ppo); VESPO,
     arXiv:2602.10693 (vespo; its constants are read from an implementation). KL weights are unverified.
 Departs: the batch of `Scale.BATCH` is the buffer. Groups of equal rewards are left out, not refilled: that is the
-    sampler's work. KL to the anchor of the window, unless rows bring another reference.
+    sampler's work. The KL penalty is to the window's anchor, unless `penalty` names another reference. Ratios of
+    whole sequences are geometric means; TRL's rloo takes their product.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from nightschool.objectives.advantages import deviation
 from nightschool.objectives.clipping import BEHAVIOR, CLIP, NO_PENALTY, Clip, Penalty, Ratio, Surrogate
 from nightschool.objectives.legality import require_groups, require_no_anchor, require_tokens
 from nightschool.objectives.loss import Aggregation, Anchored, Loss, Material, Objective
-from nightschool.objectives.off_policy import CORRECTIONS, UNCORRECTED, Correction, Weighing, require_correction, weigh
+from nightschool.objectives.off_policy import (
+    CORRECTIONS,
+    UNCORRECTED,
+    Correction,
+    Weighing,
+    behavior_kl,
+    require_correction,
+    weigh,
+)
 from nightschool.types import Sample
 
 FAILED, TRUNCATED = "infrastructure_failure", "truncated"
@@ -58,7 +67,8 @@ class Overlong:
 @dataclass(frozen=True, slots=True)
 class GrpoRule:
     """`ddof` of the deviation that `epsilon` is added to. `drop_equal`: groups whose rewards are all the same are left
-    out. `max_length`: the constant of `Aggregation.CONSTANT`."""
+    out. `max_length`: the constant of `Aggregation.CONSTANT`. `kl_weight`: of a reply's summed log(behavior / origin),
+    which its reward loses before it is compared (`off_policy.behavior_kl`)."""
 
     baseline: Baseline = Baseline.MEAN
     scale: Scale = Scale.GROUP
@@ -71,6 +81,7 @@ class GrpoRule:
     correction: Correction = UNCORRECTED
     aggregation: Aggregation = Aggregation.SEQUENCE_MEAN
     max_length: float | None = None
+    kl_weight: float = 0.0
 
 
 TOKENS, SEQUENCES = Aggregation.TOKEN_MEAN, Aggregation.SEQUENCE_MEAN
@@ -109,7 +120,7 @@ def annotate(samples: Sequence[Sample], rule: GrpoRule) -> list[Sample]:
     require_tokens(whole)
     require_no_anchor(whole)
     require_correction(whole, rule.correction, rule.clip)
-    rewards = [[shaped(sample, rule.overlong) for sample in members] for members in groups if len(members) > 1]
+    rewards = [[shaped(sample, rule) for sample in members] for members in groups if len(members) > 1]
     spread = deviation([r for row in rewards for r in row], rule.ddof) if rule.scale == Scale.BATCH else None
     found: list[Sample] = []
     for members, row in zip([m for m in groups if len(m) > 1], rewards, strict=True):
@@ -134,12 +145,13 @@ def advantages(rewards: Sequence[float], rule: GrpoRule, spread: float | None = 
     return [one / ((deviation(rewards, rule.ddof) if spread is None else spread) + rule.epsilon) for one in centered]
 
 
-def shaped(sample: Sample, overlong: Overlong) -> float:
-    """The reward, less what its length costs. Raises: RefusedError when there is none."""
+def shaped(sample: Sample, rule: GrpoRule) -> float:
+    """The reward, less what length and distance cost. Raises: RefusedError when there is none."""
     if sample.reward is None or not math.isfinite(sample.reward):
         raise RefusedError("The run is refused: a missing reward is no number.", f"Sample {sample.id}.", "Judge it.")
-    excess = sum(sample.completion_mask) - (overlong.max_length - overlong.cache)
-    return sample.reward - (min(max(excess / overlong.cache, 0.0), 1.0) if overlong.cache else 0.0)
+    limit, cache = rule.overlong.max_length, rule.overlong.cache
+    length = min(max((sum(sample.completion_mask) - limit + cache) / cache, 0.0), 1.0) if cache else 0.0
+    return sample.reward - length - (rule.kl_weight * float(behavior_kl(sample).sum()) if rule.kl_weight else 0.0)
 
 
 def after_anchor(samples: Sequence[Sample], rule: GrpoRule) -> Anchored:

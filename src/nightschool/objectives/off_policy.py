@@ -23,7 +23,7 @@ from nightschool.objectives.legality import require_behavior, require_one_versio
 from nightschool.objectives.loss import Anchored
 from nightschool.types import Sample
 
-WEIGHT = "importance_weight"
+WEIGHT, ORIGIN = "importance_weight", "origin_logprobs"
 MOST = 20.0  # nats: nothing is known of a weight beyond e^20
 
 
@@ -120,6 +120,19 @@ def weigh(samples: Sequence[Sample], correction: Correction) -> Anchored:
         (s, w / scale) for s, w in zip(samples, weights, strict=True) if w.any() or correction.weighing not in REJECTS
     ]
     return Anchored([noted(sample, WEIGHT, one) for sample, one in pairs], figures)
+
+
+def behavior_kl(sample: Sample) -> np.ndarray:
+    """k1 = log(behavior / origin) of each loss token, for a penalty in rewards; `origin_logprobs` are a fixed
+    reference's, scored beforehand. Raises: RefusedError when either is missing."""
+    require_behavior([sample])
+    if ORIGIN not in sample.token_annotations:
+        raise RefusedError(
+            "The run is refused: a penalty needs the fixed reference's scores.",
+            f"Sample {sample.id} has no {ORIGIN}.",
+            "Score the rows under it, or set kl_weight to 0.",
+        )
+    return chosen(sample.token_annotations[BEHAVIOR], sample) - chosen(sample.token_annotations[ORIGIN], sample)
 
 
 def chosen(values: Sequence[float | None] | None, sample: Sample) -> np.ndarray:

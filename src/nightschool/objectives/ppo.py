@@ -16,13 +16,14 @@ import numpy as np
 
 from nightschool.errors import RefusedError
 from nightschool.objectives.advantages import generalized, whitened
-from nightschool.objectives.clipping import BEHAVIOR, DUAL_CLIP, Clip
-from nightschool.objectives.legality import require_behavior, require_no_anchor, require_tokens
+from nightschool.objectives.clipping import DUAL_CLIP, Clip
+from nightschool.objectives.legality import require_no_anchor, require_tokens
 from nightschool.objectives.loss import LOGPROBS, VALUES, Aggregation, Anchored, Loss, Objective
 from nightschool.objectives.off_policy import (
     UNCORRECTED,
     Correction,
     Weighing,
+    behavior_kl,
     chosen,
     noted,
     require_correction,
@@ -30,7 +31,7 @@ from nightschool.objectives.off_policy import (
 )
 from nightschool.types import Sample
 
-ORIGIN, TRUNCATED = "origin_logprobs", "truncated"
+TRUNCATED = "truncated"
 FEWEST = 3  # sequences that are whitened together: of one or two it makes signs, whatever they are worth
 
 
@@ -61,13 +62,11 @@ def annotate(samples: Sequence[Sample], rule: PpoRule) -> list[Sample]:
     require_tokens(samples)
     require_no_anchor(samples)
     require_correction(samples, rule.correction, rule.clip)
-    if rule.kl_weight:
-        require_behavior(samples)
     for sample in samples:
         if sample.reward is None or not math.isfinite(sample.reward):
             raise _refused("a missing reward is no number", f"Sample {sample.id} has none.")
-        if rule.kl_weight and ORIGIN not in sample.token_annotations:
-            raise _refused("a penalty needs the fixed reference's scores", f"Sample {sample.id} has none.")
+        if rule.kl_weight:
+            behavior_kl(sample)
         if sample.annotations.get(TRUNCATED) and sum(sample.loss_mask) < 2:
             raise _refused("a truncated trajectory goes on from its last token", f"Sample {sample.id} has but one.")
     if rule.whiten and len(samples) < FEWEST:
@@ -110,8 +109,7 @@ def _estimated(sample: Sample, rule: PpoRule) -> tuple[Sample, np.ndarray, np.nd
     rewards = np.zeros(len(values))
     rewards[-1] = sample.reward
     if rule.kl_weight:
-        behavior, origin = (chosen(sample.token_annotations[name], sample) for name in (BEHAVIOR, ORIGIN))
-        rewards -= rule.kl_weight * (behavior - origin)
+        rewards -= rule.kl_weight * behavior_kl(sample)
     advantage = generalized(rewards, values, after, rule.gamma, rule.trace_decay)
     return sample, advantage, advantage + values
 
