@@ -27,9 +27,9 @@ ifdef NAME
 	$(BIN)/python benchmarks/$(NAME).py $(ARGS)
 else
 	@echo "make bench NAME=... [ARGS=...], one of:"
-	@for file in benchmarks/[a-z]*.py; do \
-	  [ "$$file" != benchmarks/common.py ] || continue; \
-	  echo "  $$(basename $$file .py)	$$(head -1 $$file | tr -d '"')"; \
+	@cd benchmarks && for file in [a-z]*.py objectives/[a-z]*.py; do \
+	  case $$file in common.py | objectives/harness.py) continue ;; esac; \
+	  echo "  $${file%.py}	$$(head -1 $$file | tr -d '"')"; \
 	done
 endif
 
