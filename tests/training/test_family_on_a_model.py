@@ -164,9 +164,10 @@ class Notes:
 def course(seen: list[list[Sample]], **config: Any) -> Course:
     """GRPO under token weights, beside imitation that knows of no behavior."""
     rule = replace(VARIANTS["rloo_tis"], correction=CORRECTIONS["icepop"])
+    behavior = [tuple(-4.0 if used else None for used in one.loss_mask) for one in rollouts()]
     known = [
-        replace(one, token_annotations={BEHAVIOR: tuple(-4.0 if x else None for x in one.loss_mask)})
-        for one in rollouts()
+        replace(one, token_annotations={BEHAVIOR: row}, policy_version="ab"[int(one.id) % 2])
+        for one, row in zip(rollouts(), behavior, strict=True)
     ]
     imitated = [replace(one, id=f"sft {one.id}", group_id=None, term="sft") for one in rollouts()[:2]]
 
@@ -186,11 +187,12 @@ def test_what_the_anchor_says_is_annotated_for_rows_of_the_term_alone_and_logged
 ) -> None:
     seen: list[list[Sample]] = []
     notes = Notes()
-    run_loop(backend(folder), course(seen, epochs=1, windows=2), tmp_path / "work", notes)
+    outcome = run_loop(backend(folder), course(seen, epochs=1, windows=2), tmp_path / "work", notes)
     first, second = seen
     assert {one.term for one in (*first, *second)} == {""}
     assert all(WEIGHT in one.token_annotations for one in first)
     assert first[0].token_annotations[WEIGHT] != second[0].token_annotations[WEIGHT], "a window's anchor is its own"
+    assert [window["versions"] for window in outcome.windows] == [{"a": 3, "b": 3, "unknown": 2}] * 2
     logged = ["weight_mean" in now.metrics for now in notes.told]
     assert logged == [place in (0, len(logged) // 2) for place in range(len(logged))]
 
@@ -204,3 +206,16 @@ def test_a_resumed_run_weighs_as_before(folder: Path, tmp_path: Path) -> None:
     run_loop(resumed, course([], epochs=2), tmp_path / "halted", Notes())
     for one, two in zip(through.lora.parameters(ADAPTER), resumed.lora.parameters(ADAPTER), strict=True):
         assert torch.equal(one, two)
+
+
+def test_a_temperature_that_the_trainer_forgets_looks_like_staleness(folder: Path) -> None:
+    """The engine scored at 0.7: so does the trainer, and every weight is 1. At 1 they are not."""
+    made = backend(folder)
+    warm = [replace(one, annotations={"temperature": 0.7}) for one in rollouts()]
+    known = [replace(one, token_annotations={BEHAVIOR: row}) for one, row in zip(warm, made.forward(warm), strict=True)]
+    rule, clips = replace(VARIANTS["rloo_tis"], drop_equal=False), []
+    for rows in (known, [replace(one, annotations={}) for one in known]):
+        anchored = [replace(one, reference_logprobs=row) for one, row in zip(rows, made.forward(rows), strict=True)]
+        clips.append(after_anchor(anchored, rule).figures)
+    assert clips[0]["weight_max"] == pytest.approx(1.0, abs=1e-5)
+    assert clips[1]["behavior_kl"] > 0.01

@@ -10,7 +10,6 @@ Implements: truncated and masked importance sampling per token and per sequence,
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -91,7 +90,7 @@ def weigh(samples: Sequence[Sample], correction: Correction) -> Anchored:
 
     Figures, where the behavior is known: `weight_mean` and `weight_max` of what is compared with the bounds,
     `weight_clipped` the share outside, `effective_sample_size` (sum w)^2 / sum w^2 of the weights, counted in tokens or
-    sequences; `behavior_kl` the mean k3(behavior || anchor) of a token; how many samples each version gave.
+    sequences; `behavior_kl` the mean k3(behavior || anchor) of a token.
 
     Raises:
         TooLittleDataError: every weight is 0.
@@ -111,7 +110,6 @@ def weigh(samples: Sequence[Sample], correction: Correction) -> Anchored:
         "weight_clipped": float(1 - _inside(flat, correction).mean()),
         "effective_sample_size": float(used.sum() ** 2 / np.square(used).sum()),
         "behavior_kl": float(_k3(np.concatenate(gaps)).mean()),
-        **{f"samples_of_{name}": float(count) for name, count in Counter(s.policy_version for s in samples).items()},
     }
     if correction.weighing == Weighing.NONE:
         return Anchored(list(samples), figures)

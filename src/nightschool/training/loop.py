@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -96,7 +97,8 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`windows`: per window its steps, why it ended, whether it went back, and the drift on all held-out rows."""
+    """`windows`: per window its steps, why it ended, whether it went back, the drift on all held-out rows, and how
+    many rows each policy version gave."""
 
     steps: int
     tokens: int
@@ -161,7 +163,8 @@ class _Window:
                 position = replace(position, safe=position.done)
             if position.step < len(batches):
                 self._pause(position)
-        return self._close(position, reason, reason != "all steps taken", held_out)
+        versions = Counter(sample.policy_version or "unknown" for sample in train)
+        return self._close(position, reason, held_out, versions)
 
     def _step(
         self, position: Position, batch: Sequence[Sample], watched: Sequence[Sample], total: int
@@ -200,7 +203,10 @@ class _Window:
         if halt:
             raise InterruptedRun(f"The run halted after step {position.done}.", "You asked for it.", "")
 
-    def _close(self, position: Position, reason: str, went_back: bool, held_out: Sequence[Sample]) -> Position:
+    def _close(
+        self, position: Position, reason: str, held_out: Sequence[Sample], versions: Mapping[str, int]
+    ) -> Position:
+        went_back = reason != "all steps taken"
         if went_back:
             self.backend.open(safe_folder(self.folder, position.window, position) or self.course.parent)
         final = measure(held_out, self.backend.forward(held_out)) if self._watches(held_out) else None
@@ -208,6 +214,7 @@ class _Window:
             "steps": position.step,
             "ended": reason,
             "went_back_to_step": position.safe or 0 if went_back else None,
+            "versions": dict(versions),
             "drift": None if final is None else {**final.metrics(), "rows": len(held_out), "rated": final.num_labelled},
         }
         save_start(self.folder, self.backend, position.window + 1)
