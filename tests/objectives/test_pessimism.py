@@ -20,7 +20,7 @@ from nightschool.valuation.soft_value import closed_form
 B = np.array([0.1, 0.2, 0.3, 0.4])
 R = np.array([1.0, 0.5, 0.0, 0.2])
 BETA = 0.25
-V_STAR = BETA * np.log(B @ np.exp(R / BETA))
+V_STAR = float(BETA * np.log(B @ np.exp(R / BETA)))
 
 
 def solve(b: np.ndarray, r: np.ndarray, v: float, beta: float) -> tuple[np.ndarray, float]:
