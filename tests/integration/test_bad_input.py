@@ -196,7 +196,7 @@ def test_an_empty_handbook_is_no_lesson(closed_shop, run, tmp_path):
     handbook.write_text("\n\n")
     told = run(closed_shop, "train", "--objective", "sft", "--data", str(handbook))
     assert told.code == 4
-    assert told.err.splitlines()[-3] == "The handbook handbook.jsonl is empty."
+    assert told.err.splitlines()[-3] == "The file handbook.jsonl is empty."
 
 
 @pytest.mark.parametrize("thumb", [True, False])

@@ -78,11 +78,11 @@ def test_the_spelling_of_the_body_is_kept_when_it_reads_as_the_message(store):
     spelling = b'{"role":  "user", "content": "\xc3\xa9"}'
     nodes = grow("default", [message], None, [spelling])
     memo = store.write(lambda conn: put_nodes(conn, "default", nodes))
-    assert memo.variants == {(nodes[0].hash, spelling): 0}
+    assert memo.young.variants == {(nodes[0].hash, spelling): 0}
     other = grow("default", [{"role": "user", "content": "e"}], None, [spelling])
     memo = store.write(lambda conn: put_nodes(conn, "default", other))
     kept = b'{"role":"user","content":"e"}'
-    assert memo.variants == {(other[0].hash, kept): 0, (other[0].hash, spelling): 1}
+    assert memo.young.variants == {(other[0].hash, kept): 0, (other[0].hash, spelling): 1}
     with store.read() as conn:
         assert load_branch(conn, "default", other[0].hash) == ({"role": "user", "content": "e"},)
         assert load_spelled(conn, "default", other[0].hash, b"\1") == [spelling]

@@ -39,7 +39,6 @@ WORTH_SHARING = 48  # a reference takes 33 bytes
 LITERAL, REFERENCE, PAGE, BRANCH, REPLY = 0, 1, 2, 3, 4
 DIGEST_BYTES, NODE_BYTES = 32, 20
 TIME_CHARS, KEY_CHARS = 12, 32  # of a body's key
-UNKNOWN = -1  # no variant's number
 PAGE_MESSAGES = 8
 WORTH_DEFLATING = 96
 SPACE = " \t\n\r"
@@ -233,7 +232,7 @@ def _encode(body: Body, memo: Memo) -> tuple[bytes, dict[str, bytes]]:
     shared: dict[str, bytes] = {}
     told = body.reply if len(body.raw) >= WORTH_DEFLATING and len(body.segments) == 1 else None
     # only of what the store keeps of the message can the body be made again
-    if told is not None and memo.variants.get((told.hash, told.kept)) == 0:
+    if told is not None and memo.variant((told.hash, told.kept)) == 0:
         return _told_by_message(body.raw, told), shared
     places = [at for at, segment in enumerate(body.segments) if segment.kind == MESSAGE]
     branch = _refer_to_branch(body, places, memo)
@@ -249,9 +248,10 @@ def _refer_to_branch(body: Body, places: Sequence[int], memo: Memo) -> bytes | N
     if not places or len(places) != len(body.nodes) or places[-1] - places[0] != 2 * len(places) - 2:
         return None
     separators = {body.segments[at].data for at in range(places[0] + 1, places[-1], 2)} or {b""}
-    numbers = [memo.variants.get((node.hash, node.spelling or b""), UNKNOWN) for node in body.nodes]
+    found = [memo.variant((node.hash, node.spelling or b"")) for node in body.nodes]
+    numbers = [number for number in found if number is not None]
     separator = separators.pop()
-    if separators or len(separator) > 255 or UNKNOWN in numbers:
+    if separators or len(separator) > 255 or len(numbers) < len(found):
         return None
     packed = bytes(numbers).rstrip(b"\0")
     leaf = bytes.fromhex(body.nodes[-1].hash)

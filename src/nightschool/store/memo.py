@@ -12,34 +12,67 @@ from typing import Any
 import sqlalchemy as sa
 
 KEY = "nightschool.memo"
-MAX_ENTRIES = 16384
-MAX_BYTES = 24 * 2**20
+MAX_ENTRIES = 4096  # of one generation, as the next
+MAX_BYTES = 8 * 2**20
 MAX_TOOLS = 64
+
+Key = tuple[str, bytes]
+
+
+@dataclass(slots=True)
+class Generation:
+    """`nodes`: by parent and spelling. `variants`: how a stored node is spelled, by its hash and that spelling."""
+
+    nodes: dict[Key, Any] = field(default_factory=dict)
+    variants: dict[Key, int] = field(default_factory=dict)
+    num_bytes: int = 0
 
 
 @dataclass(slots=True)
 class Memo:
-    """`nodes`: by parent and spelling. `variants`: how a stored node is
-    spelled, by its hash and that spelling. `blobs`: hashes of stored blobs. `tools`: by spelling."""
+    """Two generations: what is found in the old one lives on in the young one, and when that is full the old one is
+    dropped. So a conversation that goes on stays known, and memory bounded.
 
-    nodes: dict[tuple[str | None, bytes], Any] = field(default_factory=dict)
-    variants: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    `blobs`: hashes of stored blobs. `tools`: by spelling.
+    """
+
+    young: Generation = field(default_factory=Generation)
+    old: Generation = field(default_factory=Generation)
     blobs: set[str] = field(default_factory=set)
     tools: dict[bytes, tuple[Any, str]] = field(default_factory=dict)
     stamp: tuple[int, int] | None = None
     tenant: str | None = None
-    num_bytes: int = 0
 
     def clear(self) -> None:
-        for kept in (self.nodes, self.variants, self.blobs, self.tools):
-            kept.clear()
-        self.num_bytes = 0
+        self.young, self.old = Generation(), Generation()
+        self.blobs.clear()
+        self.tools.clear()
 
-    def keep_node(self, key: tuple[str | None, bytes], node: Any) -> None:
-        if len(self.nodes) >= MAX_ENTRIES or self.num_bytes > MAX_BYTES:
-            self.clear()
-        self.nodes[key] = node
-        self.num_bytes += 4 * len(key[1])  # the spelling, the content, and what was read from it
+    def node(self, key: Key) -> Any:
+        """The node below a parent with this spelling, `None` where none is known."""
+        found = self.young.nodes.get(key)
+        if found is None and (found := self.old.nodes.get(key)) is not None:
+            self.keep_node(key, found)
+        return found
+
+    def keep_node(self, key: Key, node: Any) -> None:
+        young = self.young
+        if len(young.nodes) >= MAX_ENTRIES or young.num_bytes > MAX_BYTES:
+            self.old, self.young = young, Generation()
+            self.blobs.clear()
+            young = self.young
+        young.nodes[key] = node
+        young.num_bytes += 4 * len(key[1])  # the spelling, the content, and what was read from it
+
+    def variant(self, key: Key) -> int | None:
+        """Which spelling of a stored node this is, `None` where that is not known."""
+        found = self.young.variants.get(key)
+        if found is None and (found := self.old.variants.get(key)) is not None:
+            self.young.variants[key] = found
+        return found
+
+    def keep_variant(self, key: Key, number: int) -> None:
+        self.young.variants[key] = number
 
     def keep_tools(self, spelling: bytes, value: tuple[Any, str]) -> None:
         if len(self.tools) >= MAX_TOOLS:

@@ -97,7 +97,7 @@ def grow(
                 memo.keep_node((above, node.kept), Node(*node[:-1], spelling=node.kept))
         else:
             key = (above, spelling)
-            known = memo.nodes.get(key)
+            known = memo.node(key)
             if known is None or known.message != message:
                 known = _node(tenant, message, parent, spelling)
                 memo.keep_node(key, known)
@@ -116,7 +116,7 @@ def put_nodes(conn: sa.Connection, tenant: str, nodes: Iterable[Node], memo: Mem
     memo = memo or Memo()
     wanted: dict[str, dict[bytes | None, Node]] = {}
     for node in nodes:
-        if node.spelling is None or (node.hash, node.spelling) not in memo.variants:
+        if node.spelling is None or memo.variant((node.hash, node.spelling)) is None:
             wanted.setdefault(node.hash, {})[node.spelling] = node
     stored = {row.hash: row for row in _known.rows(conn, tenant, list(wanted))}
     new: list[Node] = []
@@ -129,14 +129,14 @@ def put_nodes(conn: sa.Connection, tenant: str, nodes: Iterable[Node], memo: Mem
             new.append(first)
             kept = first.kept
             blob_hash = None
-            memo.variants[node_hash, kept] = 0
+            memo.keep_variant((node_hash, kept), 0)
         else:
             kept, blob_hash = row.content, row.blob_hash
         for spelling in spelled:
             if spelling is None:
                 continue
             if spelling == kept or (kept is None and hashlib.sha256(spelling).hexdigest() == blob_hash):
-                memo.variants[node_hash, spelling] = 0
+                memo.keep_variant((node_hash, spelling), 0)
             else:
                 others.setdefault(node_hash, []).append(spelling)
     _put_new(conn, tenant, new, memo)
@@ -303,15 +303,16 @@ def _put_new(conn: sa.Connection, tenant: str, new: Sequence[Node], memo: Memo) 
 def _put_spellings(conn: sa.Connection, tenant: str, others: dict[str, list[bytes]], memo: Memo) -> None:
     numbers: dict[str, int] = {}
     for row in _spelled.rows(conn, tenant, list(others)):
-        memo.variants[row.message_hash, row.data] = row.variant
+        memo.keep_variant((row.message_hash, row.data), row.variant)
         numbers[row.message_hash] = max(row.variant, numbers.get(row.message_hash, 0))
     rows: list[dict[str, Any]] = []
     for node_hash, spelled in others.items():
         for data in spelled:
             number = numbers.get(node_hash, 0) + 1
-            if (node_hash, data) in memo.variants or number > MAX_VARIANTS:
+            if memo.variant((node_hash, data)) is not None or number > MAX_VARIANTS:
                 continue
-            numbers[node_hash] = memo.variants[node_hash, data] = number
+            numbers[node_hash] = number
+            memo.keep_variant((node_hash, data), number)
             rows.append({"tenant": tenant, "message_hash": node_hash, "variant": number, "data": data})
     _insert_spelling.many(conn, rows)
 
