@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from html import unescape
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from nightschool.dashboard import counts
+from nightschool.dashboard import app, counts
 from nightschool.dashboard.app import build_dashboard
 from nightschool.dashboard.queries.ledger import looked_at, not_looked_at, state_today, today
 from nightschool.dashboard.queries.material import FACETS, code_of, decoded, material
@@ -230,11 +231,13 @@ def test_the_ledger_page_counts_every_exchange_and_leads_to_examples(nights):
 def test_a_page_of_kept_counts_says_when_they_were_made(nights, recorded, monkeypatch):
     monkeypatch.setattr(counts, "QUICK_S", -1.0)
     monkeypatch.setattr(counts, "PATIENCE", 1e9)
+    now = [time.time()]
+    monkeypatch.setattr(app, "time", SimpleNamespace(time=lambda: now[0]))
     for state, path in ((recorded, "/"), (recorded, "/ledger"), (nights, "/ledger")):
         client = TestClient(Starlette(routes=build_dashboard(state.store, dict)))
         first = client.get(f"{'/index' if path == '/' else path}.json").json()["data"]["material"]["counted_at"]
         assert "Counted " not in client.get(path).text
-        time.sleep(1.1)
+        now[0] += 1.1
         page = client.get(path)
         assert "Counted " in page.text
         assert first in page.text
