@@ -108,6 +108,16 @@ def test_older_rows_count_by_their_half_life() -> None:
     assert model.predict(["c0"])[0][0] == pytest.approx((a + 16) / (a + b + 20))
 
 
+def test_a_log_that_has_faded_away_knows_nothing() -> None:
+    numbers, rewards, _ = drawn(8, 20, 5.0)
+    prior = Counts.of(numbers, rewards, np.full(len(rewards), 1e-150), 8).prior()
+    assert prior == pytest.approx((0.5, 0.5))
+    ((_, low),) = rates(*(np.array([part]) for part in prior))
+    assert low == pytest.approx(np.sin(np.pi / 20) ** 2)  # the arcsine law: 0.0245
+    with pytest.raises(RefusedError, match=r"0\.50 and 0\.3"):  # and is not taken for knowledge
+        fitted(numbers, rewards, [500.0] * len(rewards))
+
+
 def test_clusters_that_are_not_what_they_were_are_refused() -> None:
     """Ages say that the log is one; it is two: old rows of a version that failed, told as if they were fresh."""
     rewards = np.array([0.0] * 150 + [1.0] * 150)

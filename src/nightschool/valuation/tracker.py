@@ -87,20 +87,22 @@ class Counts:
         """The Beta prior that the clusters imply for each other: its mean is theirs, its strength what their spread
         leaves (an analysis of variance between and within them).
 
-        Edge: no more spread than chance gives a strength of 1000: all clusters are one.
+        Edge: no more spread than chance means that all clusters are one; the strength is then that of all rows, at
+        most 1000. The mean counts one row more, half of it good: a log that has faded away knows nothing.
         """
         weight, rates = self.weight, self.good / np.maximum(self.weight, 1e-12)
         total, used = float(weight.sum()), int((weight > 1e-9).sum())
-        mean = float(self.good.sum()) / max(total, 1e-12)
+        mean = (float(self.good.sum()) + 0.5) / (total + 1)
         within = float((self.squares - weight * rates**2).sum()) / max(total - used, 1e-12)
-        strength = MOST_STRENGTH
+        most = min(max(total, 1.0), MOST_STRENGTH)
+        strength = most
         if used > 1 and total > used:
             size = (total - float((weight**2).sum()) / total) / (used - 1)
             between = float((weight * (rates - mean) ** 2).sum()) / (used - 1)
             spread = (between - within) / size
             if spread > 0:
-                strength = min(max(within / spread, 1.0), MOST_STRENGTH)
-        return max(mean * strength, 1e-6), max((1 - mean) * strength, 1e-6)
+                strength = min(max(within / spread, 1.0), most)
+        return mean * strength, (1 - mean) * strength
 
 
 @dataclass(frozen=True, slots=True)
