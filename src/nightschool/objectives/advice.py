@@ -19,7 +19,7 @@ class Advice:
 # and nothing else forgotten.
 TABLE = (
     Advice("oapl_group", 32, "several judged replies to one request are the best baseline there is"),
-    Advice("oapl", 40, "single judged replies with exact tokens train without being replayed"),
+    Advice("oapl", 40, "single judged replies train without being replayed"),
     Advice("bco", 32, "thumbs up and down on different requests, without exact tokens"),
     Advice("dpo", 32, "corrections and preferences say which of two replies is better"),
     Advice("sft", 12, "demonstrations teach a form that feedback alone would not find"),
