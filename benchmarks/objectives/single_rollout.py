@@ -20,10 +20,11 @@ import torch
 from harness import COLORS, Experiment, Policy, Row, Seed, claim, fit, measured, reply, scored, studied, styled
 from torch import Tensor
 
-from nightschool.objectives import oapl
+from nightschool.objectives import dro, oapl
 from nightschool.objectives.loss import Loss
-from nightschool.objectives.regression import closed_form, regressed
+from nightschool.objectives.regression import regressed
 from nightschool.types import Sample
+from nightschool.valuation.soft_value import closed_form
 
 SETTINGS = {
     "features": 8,
@@ -50,6 +51,19 @@ class World:
     difficulty: Tensor
     quality: Tensor
 
+    @classmethod
+    def make(cls, generator: torch.Generator) -> World:
+        num, replies = SETTINGS["features"], SETTINGS["replies"]
+
+        def normal(*shape: int, deviation: float) -> Tensor:
+            return torch.randn(*shape, generator=generator) * deviation / num**0.5
+
+        return cls(
+            normal(num, replies, deviation=SETTINGS["log_deviation"]),
+            normal(num, deviation=SETTINGS["difficulty_deviation"]),
+            normal(num, replies, deviation=SETTINGS["quality_deviation"]),
+        )
+
     def behavior(self, features: Tensor) -> Tensor:
         """(R, K) log-probabilities."""
         return (features @ self.log).log_softmax(-1)
@@ -57,6 +71,11 @@ class World:
     def success(self, features: Tensor) -> Tensor:
         """(R, K)."""
         return (features @ self.difficulty[:, None] + features @ self.quality).sigmoid()
+
+
+def requests(count: int, generator: torch.Generator) -> Tensor:
+    """Features (count, F), the last of them constant."""
+    return torch.cat([torch.randn(count, SETTINGS["features"] - 1, generator=generator), torch.ones(count, 1)], 1)
 
 
 # Each value, as rows annotated for the squared loss. `p` is the chance of a good label, as it is believed.
@@ -73,9 +92,14 @@ def shifted(rows: list[Sample], beta: float) -> list[Sample]:
     return [regressed(row, row.annotations["p_hat"] - beta, beta) for row in rows]
 
 
-def closed(rows: list[Sample], beta: float, beta1: float | None = None) -> list[Sample]:
-    """beta1 * log E exp(r / beta1): the value that the optimum at one temperature has, or OAPL's second temperature."""
-    return [regressed(row, closed_form(row.annotations["p_hat"], beta1 or beta), beta) for row in rows]
+def closed(rows: list[Sample], beta: float) -> list[Sample]:
+    """beta * log E exp(r / beta): the value that the optimum has."""
+    return dro.annotate(rows, dro.DroRule(tau=beta))
+
+
+def two_temperatures(rows: list[Sample], beta: float) -> list[Sample]:
+    """The same at temperature 1, whatever beta."""
+    return [regressed(row, closed_form(row.annotations["p_hat"], 1.0), beta) for row in rows]
 
 
 def batch_mean(rows: list[Sample], beta: float) -> list[Sample]:
@@ -93,7 +117,7 @@ EXACT: dict[str, Annotate] = {
     "p - beta": shifted,
     "p - beta, at least 0": pessimistic(1.0),
     "batch mean": batch_mean,
-    "log-mean-exp, beta1 = 1": lambda rows, beta: closed(rows, beta, 1.0),
+    "log-mean-exp, beta1 = 1": two_temperatures,
     "0": constant(0.0),
     "1": constant(1.0),
 }
@@ -102,23 +126,11 @@ WRONG = {name: EXACT[name] for name in ("V*", "p", "p - beta", "p - beta, at lea
 
 def play(seed: int) -> Seed:
     generator = torch.Generator().manual_seed(seed)
-    num, replies = SETTINGS["features"], SETTINGS["replies"]
-
-    def normal(*shape: int, deviation: float) -> Tensor:
-        return torch.randn(*shape, generator=generator) * deviation / num**0.5
-
-    def requests(count: int) -> Tensor:
-        return torch.cat([torch.randn(count, num - 1, generator=generator), torch.ones(count, 1)], 1)
-
-    world = World(
-        normal(num, replies, deviation=SETTINGS["log_deviation"]),
-        normal(num, deviation=SETTINGS["difficulty_deviation"]),
-        normal(num, replies, deviation=SETTINGS["quality_deviation"]),
-    )
-    fresh = requests(SETTINGS["fresh_requests"])
+    world = World.make(generator)
+    fresh = requests(SETTINGS["fresh_requests"], generator)
     found: Seed = {"rows": {}}
     for count in SETTINGS["rows"]:
-        features = requests(count)
+        features = requests(count, generator)
         behavior, success = world.behavior(features), world.success(features)
         drawn = torch.multinomial(behavior.exp(), 1, generator=generator)[:, 0]
         good = torch.rand(count, generator=generator) < success[torch.arange(count), drawn]
@@ -153,18 +165,27 @@ def curve(world: World, fresh: Tensor, log: tuple[Tensor, ...], value: Annotate,
 
 def measure(world: World, fresh: Tensor, policy: Policy) -> list[float]:
     behavior = world.behavior(fresh)
-    logprobs = policy.elsewhere(fresh, behavior[:, None]).frozen()[:, 0]
-    pi, b = logprobs.exp(), behavior.exp()
-    kl = (pi * (logprobs - behavior)).sum(1).mean()
-    gain = ((pi - b) * world.success(fresh)).sum(1).mean()
+    return moved(policy.elsewhere(fresh, behavior[:, None]).frozen()[:, 0], behavior, world.success(fresh))
+
+
+def moved(logprobs: Tensor, before: Tensor, success: Tensor) -> list[float]:
+    """KL to the policy before, gain over it, and mass that went to what it gives less than `rare`: all (R, K)."""
+    pi, b = logprobs.exp(), before.exp()
+    kl = (pi * (logprobs - before)).sum(1).mean()
+    gain = ((pi - b) * success).sum(1).mean()
     leaked = ((pi - b) * (b < SETTINGS["rare"])).sum(1).mean()
     return [float(kl), float(gain), float(leaked)]
 
 
 def at(seed: Seed, count: int, arm: str, kl: float, column: int) -> float:
-    """Gain (1) or leaked mass (2) where the curve first reaches that KL, between its two fits. NaN: it never does."""
-    before = [0.0, 0.0, 0.0]
-    for point in seed["rows"][str(count)][arm]:
+    """Gain (1) or leaked mass (2) of an arm at that KL."""
+    return at_kl(seed["rows"][str(count)][arm], kl, column)
+
+
+def at_kl(curve: list[list[float]], kl: float, column: int) -> float:
+    """A column where the first one reaches `kl` first, between two looks, from zero on. NaN: it never does."""
+    before = [0.0] * len(curve[0])
+    for point in curve:
         if point[0] >= kl:
             share = (kl - before[0]) / (point[0] - before[0])
             return before[column] + share * (point[column] - before[column])
