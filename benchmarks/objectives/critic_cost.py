@@ -1,8 +1,8 @@
 """What PPO's critic costs beside GRPO: memory and processor time of a window on the local backend.
 
-A random Llama of 4 layers and 2.4 million parameters, adapters of rank 8. 16 replies of 48 tokens to prompts of 96. GRPO
-learns from 4 groups of 4; PPO from the very same replies, which isolates its critic; and PPO from 16 prompts with one
-reply each, which is what it is for: no prompt is shared, so more tokens go through the model. A window is its start
+A random Llama of 4 layers and 2.4 million parameters, adapters of rank 8; 16 replies of 48 tokens to prompts of 96.
+GRPO learns from 4 groups of 4; PPO from the very same replies, which isolates its critic; and PPO from 16 prompts with
+one reply each, which is what it is for: no prompt is shared, so more tokens go through the model. A window is its start
 (the anchor's scores, and the critic's values) and two steps. Processor time, so other work on the machine counts
 little; memory is the peak of a fresh process above the loaded model.
 
