@@ -57,8 +57,9 @@ def run(folder: Path, steps: int = 60, seed: int = 0) -> clerk.Rows:
                 print(f"{name} step {step:3}  loss {report.loss:.3f}  preferred replies {change:+.2f} nats")
         after = ranked_right(backend, exam), clerk.success(backend)
 
-        # A pair is also won where both replies lose probability and the wrong one loses more: then ranks are right,
-        # and what the clerk says is neither. Counting the preferred reply's likelihood as well keeps it in place.
+        # A pair is won as soon as the wrong reply loses more than the preferred one. What it loses may go to replies
+        # that stand in no pair: then all ranks are right, and what the clerk says is neither. Counting the preferred
+        # reply's likelihood as well brings it back to what people wanted.
         found.append((f"unseen pairs ranked right, {name}", before[0], after[0]))
         found.append((f"right replies, {name}", before[1], after[1]))
     return found
