@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from rollouts import priced, slopes
 
 from nightschool.errors import RefusedError, TooLittleDataError
 from nightschool.objectives import sft
@@ -40,6 +41,57 @@ def test_group_advantages(rewards: list[float], advantages: list[float]) -> None
     found = OAPL_GROUP.annotate([sample(r) for r in rewards], OaplGroupRule(beta1=1.0, beta2=0.1, anchor="v1"))
     assert [s.annotations["advantage"] for s in found] == pytest.approx(advantages, abs=1e-6)
     assert {s.annotations["beta"] for s in found} == {0.1}
+
+
+@pytest.mark.parametrize(
+    ("beta1", "beta2", "value", "residuals", "mean_squared", "gradients"),
+    [
+        (
+            1.0,
+            1e-3,
+            0.357374,
+            [-0.640626, 0.356374, 0.357874, 0.357374],
+            0.198299,
+            [-0.001281, 0.000713, 0.000716, 0.000715],
+        ),
+        (
+            1.0,
+            0.1,
+            0.357374,
+            [-0.442626, 0.257374, 0.407374, 0.357374],
+            0.138957,
+            [-0.088525, 0.051475, 0.081475, 0.071475],
+        ),
+        (
+            0.1,
+            0.1,
+            0.861384,
+            [0.061384, 0.761384, 0.911384, 0.861384],
+            0.539019,
+            [0.012277, 0.152277, 0.182277, 0.172277],
+        ),
+    ],
+)
+def test_golden_g6a_from_rewards_to_gradients_in_single_precision(
+    beta1: float, beta2: float, value: float, residuals: list[float], mean_squared: float, gradients: list[float]
+) -> None:
+    rewards, ratios = [1.0, 0.0, 0.0, 0.0], [2.0, -1.0, 0.5, 0.0]
+    expected = beta1 * math.log(sum(math.exp(r / beta1) for r in rewards) / 4)
+    assert expected == pytest.approx(value, abs=1e-6)
+    found = [beta2 * ratio - (r - expected) for ratio, r in zip(ratios, rewards, strict=True)]
+    assert found == pytest.approx(residuals, abs=1e-6)
+    rows = [sample(reward, name=str(place)) for place, reward in enumerate(rewards)]
+    # two tokens a row: what they gained adds up to LR
+    policy, anchor = [[ratio - 3.5, -0.5] for ratio in ratios], [[-3.75, -0.25]] * 4
+    loss, logprobs = priced(OAPL_GROUP, OaplGroupRule(beta1, beta2), [longer(row) for row in rows], policy, anchor)
+    assert loss.item() * 2 * beta2 == pytest.approx(mean_squared, abs=1e-5)
+    assert [8 * beta2 * x for x in slopes(logprobs)[::2]] == pytest.approx(gradients, abs=1e-5)
+    assert slopes(logprobs)[::2] == slopes(logprobs)[1::2]
+
+
+def longer(row: Sample) -> Sample:
+    mask = (False, False, True, True)
+    return replace(row, token_ids=(5, 6, 7, 8), completion_mask=mask, loss_mask=mask)
 
 
 def test_groups_do_not_mix() -> None:
