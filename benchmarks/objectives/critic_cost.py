@@ -74,7 +74,7 @@ def make_model(folder: Path, seed: int) -> None:
         pad_token_id=2,
         tie_word_embeddings=True,
     )
-    LlamaForCausalLM(config).to(torch.float32).save_pretrained(folder)
+    LlamaForCausalLM(config).float().save_pretrained(folder)
 
 
 def rollouts(seed: int, grouped: bool) -> list[Sample]:

@@ -159,7 +159,7 @@ def draw(figure: Any, seeds: list[Seed]) -> None:
             axes.plot(curves[0, :, 0], curves[:, :, column].mean(0), color=color, lw=1.6, label=name)
         styled(axes, "steps on one log", "invalid replies" if column == 3 else "success").set_ylim(0, 1)
         axes.set_title(title, fontsize=9)
-    panels[0].legend(frameon=False, fontsize=8)
+    panels[1].legend(frameon=False, fontsize=8, loc="upper right")
 
 
 if __name__ == "__main__":
