@@ -15,7 +15,7 @@ from nightschool.store.database import Store
 from nightschool.store.exchanges import insert_exchange
 from nightschool.store.ids import new_id
 from nightschool.store.records import Caller, Record, Timing
-from nightschool.store.schema import meta
+from nightschool.store.schema import adapters, meta, releases
 from nightschool.store.splits import META_KEY
 from nightschool.types import Choice, FeedbackKind, Fidelity, Json, Purpose, Sampler, TargetKind
 
@@ -49,6 +49,20 @@ def fix_splits(store: Store, key: str = "00" * 32) -> None:
     """A known split key, so that the same users fall into the same splits every time."""
     same = (meta.c.tenant == store.tenant, meta.c.key == META_KEY)
     store.write(lambda conn: conn.execute(sa.update(meta).where(*same).values(value=key)))
+
+
+def release(store: Store, digest: str, parent: str | None, number: int) -> None:
+    """An adapter that served from then on."""
+    release_row = {
+        "tenant": store.tenant, "id": f"r{number}", "agent": "shop", "number": number, "digest": digest,
+        "kind": "first", "by": "test", "reason": "", "at": float(number),
+    }  # fmt: skip
+    adapter_row = {
+        "tenant": store.tenant, "digest": digest, "agent": "shop", "parent_digest": parent, "manifest": {},
+        "created_at": 0.0,
+    }  # fmt: skip
+    store.write(lambda conn: conn.execute(sa.insert(adapters), adapter_row))
+    store.write(lambda conn: conn.execute(sa.insert(releases), release_row))
 
 
 def busy_day(store: Store, sessions: int, seed: int = 0, **more: Any) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from traffic import busy_day, fix_splits, record_session, record_turn, say
+from traffic import busy_day, fix_splits, record_session, record_turn, release, say
 
 from nightschool.curation.dataset import CurationRule, Dataset, Wanted, build_dataset, row_of, sample_of, spans
 from nightschool.errors import TooLittleDataError
 from nightschool.releases.aliases import BASE
 from nightschool.store.database import Store
-from nightschool.store.schema import adapters, exchanges, feedback, ledger, releases, runs
+from nightschool.store.schema import exchanges, feedback, ledger, runs
 from nightschool.types import FeedbackKind, LedgerState, Split
 
 THUMB, TEXT = FeedbackKind.THUMB, FeedbackKind.TEXT
@@ -171,19 +171,6 @@ def test_texts_become_soft_rewards_once_enough_pairs_exist(store: Store) -> None
     soft = [s for s in (*dataset.train, *dataset.held_out) if s.reward not in (None, 0.0, 1.0)]
     assert len(soft) > 10
     assert all(s.reward is not None and (s.reward > 0.8 or s.reward < 0.2) for s in soft)
-
-
-def release(store: Store, digest: str, parent: str | None, number: int) -> None:
-    release_row = {
-        "tenant": store.tenant, "id": f"r{number}", "agent": "shop", "number": number, "digest": digest,
-        "kind": "first", "by": "test", "reason": "", "at": float(number),
-    }  # fmt: skip
-    adapter_row = {
-        "tenant": store.tenant, "digest": digest, "agent": "shop", "parent_digest": parent, "manifest": {},
-        "created_at": 0.0,
-    }  # fmt: skip
-    store.write(lambda conn: conn.execute(sa.insert(adapters), adapter_row))
-    store.write(lambda conn: conn.execute(sa.insert(releases), release_row))
 
 
 def test_what_the_incumbents_line_has_learned_is_not_taught_again(store: Store) -> None:

@@ -40,11 +40,13 @@ def gather(conn: sa.Connection, tenant: str, wanted: Wanted, objective: Objectiv
     dataset = build_dataset(conn, tenant, replace(wanted, valued=objective.valued))
     if not objective.weighs_behavior:
         dataset = replace(dataset, train=_without_behavior(dataset.train), held_out=_without_behavior(dataset.held_out))
+    if objective.one_version:
+        dataset = _of_version(dataset, wanted.anchor)
     return _grouped(dataset) if objective.material == Material.GROUPS else dataset
 
 
 def from_file(path: Path, wanted: Wanted, objective: Objective, renderer: Renderer) -> Dataset:
-    """The rows of a file, in the shape that the objective's material has.
+    """The rows of a file, in the shape that the objective's material has, as if the anchor had drawn them.
 
     Raises:
         InputError, MissingError, TooLittleDataError: the file cannot be used.
@@ -54,7 +56,8 @@ def from_file(path: Path, wanted: Wanted, objective: Objective, renderer: Render
         students, teachers = written_views(read_rows(path, material), renderer)
         summary: Json = {"file": path.name, "train": len(students)}
         return Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(students), (), (), summary, tuple(teachers))
-    samples = read_written(path, Material.JUDGED if material == Material.GROUPS else material, renderer)
+    written = read_written(path, Material.JUDGED if material == Material.GROUPS else material, renderer)
+    samples = [replace(sample, policy_version=wanted.anchor) for sample in written]
     if objective.valued:
         samples = _valued(samples, renderer, wanted.rule.value_model)
     summary = {"file": path.name, "train": len(samples)}
@@ -115,6 +118,17 @@ def _with_words(conn: sa.Connection, tenant: str, wanted: Wanted, renderer: Rend
     return replace(
         judged, train=views.students, held_out=held_out, lines=tuple(lines), summary=summary, teachers=views.teachers
     )
+
+
+def _of_version(dataset: Dataset, version: str) -> Dataset:
+    """Training rows that this version drew; a group's rewards say what its own sampler achieves."""
+    train = tuple(sample for sample in dataset.train if sample.policy_version == version)
+    left = {sample.id for sample in dataset.train} - {sample.id for sample in train}
+    lines = tuple(
+        replace(line, state=LedgerState.HELD, reason="another version drew it") if line.exchange_id in left else line
+        for line in dataset.lines
+    )
+    return replace(dataset, train=train, lines=lines)
 
 
 def _grouped(dataset: Dataset) -> Dataset:

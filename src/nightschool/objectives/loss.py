@@ -72,6 +72,7 @@ class Objective:
     a window starts from, computed by the trainer. `valued`: rows carry estimates `p_hat` and `p_lo` of the success on
     their request. `weighs_behavior`: rows carry `behavior_logprobs`, those of the engine that sampled. `pessimistic`:
     values leave a margin below what is expected, and held-out rows, annotated as well, tell how much of it is left.
+    `one_version`: every row was drawn by the policy that the run starts from.
     `after_anchor(samples, rule)` annotates once a window's anchor has scored the samples (weights of an off-policy
     correction, advantages from a critic); it may leave samples out. `batch_size`: the rows of a step, by default;
     statistics of a batch want more of them.
@@ -86,5 +87,6 @@ class Objective:
     valued: bool = False
     weighs_behavior: bool = False
     pessimistic: bool = False
+    one_version: bool = False
     after_anchor: Callable[[Sequence[Sample], Any], Anchored] | None = None
     batch_size: int = 16

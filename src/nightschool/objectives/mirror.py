@@ -68,5 +68,5 @@ def first_order(rule: OpmdRule) -> Loss:
     return Loss("reinforce", {"aggregation": Aggregation.SEQUENCE_SUM}, 1 / (1 + rule.tau))
 
 
-MIRROR = Objective("mirror", MirrorRule, annotate, squared, anchored=True, material=Material.GROUPS)
-OPMD = Objective("opmd", OpmdRule, annotate, first_order, material=Material.GROUPS)
+MIRROR = Objective("mirror", MirrorRule, annotate, squared, anchored=True, material=Material.GROUPS, one_version=True)
+OPMD = Objective("opmd", OpmdRule, annotate, first_order, material=Material.GROUPS, one_version=True)

@@ -59,4 +59,6 @@ def loss(rule: OaplGroupRule) -> Loss:  # the rule is in the annotations
     return SQUARED
 
 
-OAPL_GROUP = Objective("oapl_group", OaplGroupRule, annotate, loss, anchored=True, material=Material.GROUPS)
+OAPL_GROUP = Objective(
+    "oapl_group", OaplGroupRule, annotate, loss, anchored=True, material=Material.GROUPS, one_version=True
+)

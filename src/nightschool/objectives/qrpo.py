@@ -74,7 +74,7 @@ def loss(rule: QrpoRule) -> Loss:  # the rule is in the annotations
     return SQUARED
 
 
-QRPO = Objective("qrpo", QrpoRule, annotate, loss, anchored=True, material=Material.GROUPS)
+QRPO = Objective("qrpo", QrpoRule, annotate, loss, anchored=True, material=Material.GROUPS, one_version=True)
 
 
 def _annotated(sample: Sample, group: Sequence[Sample], rule: QrpoRule, worth: float) -> Sample:

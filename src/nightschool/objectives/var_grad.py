@@ -44,4 +44,4 @@ def loss(rule: VarGradRule) -> Loss:
     return Loss("group_variance", {"beta": rule.beta})
 
 
-VAR_GRAD = Objective("var_grad", VarGradRule, annotate, loss, anchored=True, material=Material.GROUPS)
+VAR_GRAD = Objective("var_grad", VarGradRule, annotate, loss, anchored=True, material=Material.GROUPS, one_version=True)
