@@ -16,6 +16,7 @@ def test_what_the_rule_asks_of_the_model() -> None:
     sampled = SDPO.loss(SdpoRule(alpha=1.0, top=0, gate=5.0))
     assert (sampled.name, sampled.num_top, sampled.settings["gate"]) == ("reverse_kl", 0, 5.0)
     assert SDPO.loss(SdpoRule(alpha=1.0, top=0)).settings["gate"] is None
+    assert dense.settings["max_ratio"] == sampled.settings["max_ratio"] == 2.0
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_in_expectation_the_sampled_token_has_the_gradient_of_the_reverse_diverg
 def test_tokens_of_another_sampler_are_weighed_up_to_a_cap() -> None:
     # G7a: exp(1) clipped to 2; log-ratio 0.404978... of a token whose surrogate is 0.404978 -> 2 * 0.404978 = 0.809956
     lp = -0.404978
-    batch = batch_of([[lp]], teacher_logprobs=[[lp + 1]], behavior_logprobs=[[lp - 1]])
+    batch = batch_of([[lp]], teacher_logprobs=[[lp + 1]], reference_logprobs=[[lp - 1]])
     assert reverse_kl(batch, max_ratio=2.0).item() == pytest.approx(0.809956, abs=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""`nightschool train`: a candidate from what the agent lived through, or from a handbook."""
+"""`nightschool train`: a candidate by any objective, from what the agent lived through or from a file."""
 
 from __future__ import annotations
 

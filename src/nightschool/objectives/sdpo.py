@@ -49,9 +49,10 @@ def annotate(samples: Sequence[Sample], rule: SdpoRule) -> list[Sample]:
 
 
 def loss(rule: SdpoRule) -> Loss:
+    shared = {"max_ratio": rule.max_ratio, "aggregation": Aggregation.TOKEN_MEAN}
     if rule.top == 0:
-        return Loss("reverse_kl", {"gate": rule.gate or None, "aggregation": Aggregation.TOKEN_MEAN})
-    settings = {"alpha": rule.alpha, "max_ratio": rule.max_ratio, "aggregation": Aggregation.TOKEN_MEAN}
+        return Loss("reverse_kl", {**shared, "gate": rule.gate or None})
+    settings = {**shared, "alpha": rule.alpha}
     return Loss("top_divergence", settings, outputs=frozenset({LOGPROBS, TOP}), num_top=rule.top)
 
 

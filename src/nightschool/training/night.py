@@ -102,13 +102,13 @@ def resume(store: Store, state: Path, run_id: str, progress: Progress | None = N
     A night that stopped before its dataset was written chooses its sessions again.
 
     Raises:
-        RefusedError: the run is done, or it stopped before it had read its handbook.
+        RefusedError: the run is done, or it stopped before it had read its file.
         BusyError: another process works on it.
     """
     run = load_run(store, run_id)
     folder = run_folder(state, run_id)
     if run.state == "done" or not _resumable(run, folder):
-        why = "It is done." if run.state == "done" else "It ended before it had read its handbook."
+        why = "It is done." if run.state == "done" else "It ended before it had read its file."
         raise RefusedError(f"Run {run_id} cannot be resumed.", why, "nightschool train")
     with _guarded(store, run, folder):
         update_run(store, run_id, state="running", error=None, finished_at=None)

@@ -13,7 +13,7 @@ from nightschool.errors import InputError
 from nightschool.objectives.loss import Aggregation
 from nightschool.training.losses.batch import TokenBatch
 
-TEACHER, BEHAVIOR, REFERENCE = "teacher_logprobs", "behavior_logprobs", "reference_logprobs"
+TEACHER, REFERENCE = "teacher_logprobs", "reference_logprobs"
 ROUNDING = 1e-6  # of probabilities that should add up to one
 
 
@@ -42,15 +42,15 @@ def reverse_kl(
     """sg(lp - lp_T) * lp on sampled tokens: in expectation over the policy the gradient of the reverse divergence.
 
     `gate`: each token counts sigma(gate * (lp_T - lp)), so that where the teacher likes it less it hardly counts.
-    `max_ratio`: tokens of another sampler are weighed by min(policy / behavior, max_ratio).
+    `max_ratio`: a token counts min(policy / reference, max_ratio), the window's start being what sampled it.
 
     Implements: Lu et al. (on-policy distillation); the gate of arXiv:2605.15155 (unverified). The value says little.
-    Shapes: `teacher_logprobs` (N,), `behavior_logprobs` (N,) with `max_ratio`.
+    Shapes: `teacher_logprobs` (N,), `reference_logprobs` (N,) with `max_ratio`.
     """
     gap = batch.given(TEACHER) - batch.logprobs.detach()
     weights = torch.ones_like(gap) if gate is None else torch.sigmoid(gate * gap)
     if max_ratio is not None:
-        weights = weights * (batch.logprobs.detach() - batch.given(BEHAVIOR)).exp().clamp(max=max_ratio)
+        weights = weights * (batch.logprobs.detach() - batch.given(REFERENCE)).exp().clamp(max=max_ratio)
     return batch.reduced(-weights * gap * batch.logprobs, aggregation)
 
 
@@ -62,7 +62,7 @@ def top_divergence(
 ) -> Tensor:
     """The divergence of policy and teacher over each place's likeliest tokens and one bucket for all others.
 
-    `max_ratio`: a token counts min(policy / behavior, max_ratio), the policy that sampled it being the window's start.
+    `max_ratio`: a token counts min(policy / reference, max_ratio), the window's start being what sampled it.
 
     Implements: Huebotter et al., arXiv:2601.20802.
     Shapes: `batch.top` (N, K), `teacher_top` (N, K).
