@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 import torch
 from ratios import POLICY, batch_of, golden_rows
+from small_backend import gathered, small_backend
 from tiny import make_tiny_model
 
 from nightschool.errors import InterruptedRun
-from nightschool.models.base import load_base
-from nightschool.models.lora import LoraConfig
 from nightschool.objectives.clipping import BEHAVIOR
 from nightschool.objectives.grpo import VARIANTS, GrpoRule, after_anchor, annotate, loss
 from nightschool.objectives.loss import Loss
@@ -34,16 +33,6 @@ from nightschool.types import Sample
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-def backend(folder: Path, token_budget: int = 4096) -> LocalBackend:
-    made = LocalBackend(load_base(folder, torch.float32, "cpu"), LoraConfig(rank=4, alpha=8), token_budget)
-    made.open(None)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in made.lora.parameters(ADAPTER):
-            parameter.normal_(0, 0.2, generator=generator)
-    return made
 
 
 def rollouts() -> list[Sample]:
@@ -73,18 +62,16 @@ def studied(made: LocalBackend, rule: GrpoRule) -> list[Sample]:
 
 def gradient(made: LocalBackend, rows: list[Sample], rule: GrpoRule) -> torch.Tensor:
     made.forward_backward(rows, {"": loss(rule)})
-    found = torch.cat([p.grad.flatten() for p in made.lora.parameters(ADAPTER) if p.grad is not None])
-    made._drop_gradient()
-    return found
+    return gathered(made)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_gradients_depend_on_neither_split_nor_order(folder: Path, name: str) -> None:
-    rule, whole = VARIANTS[name], backend(folder)
+    rule, whole = VARIANTS[name], small_backend(folder)
     rows = studied(whole, rule)
     expected = gradient(whole, rows, rule)
     assert expected.norm() > 0
-    cut = backend(folder, 1)  # a pack for each row
+    cut = small_backend(folder, 1)  # a pack for each row
     assert len(cut._packs(rows)) == len(rows)
     for made, order in ((cut, rows), (whole, rows[::-1])):
         assert (gradient(made, order, rule) - expected).abs().max() < 1e-4 * expected.abs().max()
@@ -92,7 +79,7 @@ def test_gradients_depend_on_neither_split_nor_order(folder: Path, name: str) ->
 
 def test_a_row_without_loss_tokens_counts_nowhere(folder: Path) -> None:
     """Divided by one sequence more, every gradient would be a seventh shorter."""
-    rule, made = VARIANTS["grpo"], backend(folder)
+    rule, made = VARIANTS["grpo"], small_backend(folder)
     rows = studied(made, rule)
     silent = replace(rows[0], id="silent", loss_mask=(False,) * len(rows[0].token_ids))
     torch.testing.assert_close(gradient(made, [*rows, silent], rule), gradient(made, rows, rule))
@@ -188,7 +175,7 @@ def test_what_the_anchor_says_is_annotated_for_rows_of_the_term_alone_and_logged
 ) -> None:
     seen: list[list[Sample]] = []
     notes = Notes()
-    outcome = run_loop(backend(folder), course(seen, epochs=1, windows=2), tmp_path / "work", notes)
+    outcome = run_loop(small_backend(folder), course(seen, epochs=1, windows=2), tmp_path / "work", notes)
     first, second = seen
     assert {one.term for one in (*first, *second)} == {""}
     assert all(WEIGHT in one.token_annotations for one in first)
@@ -199,11 +186,11 @@ def test_what_the_anchor_says_is_annotated_for_rows_of_the_term_alone_and_logged
 
 
 def test_a_resumed_run_weighs_as_before(folder: Path, tmp_path: Path) -> None:
-    through, halted = backend(folder), backend(folder)
+    through, halted = small_backend(folder), small_backend(folder)
     run_loop(through, course([], epochs=2), tmp_path / "through", Notes())
     with pytest.raises(InterruptedRun):
         run_loop(halted, course([], epochs=2), tmp_path / "halted", Notes(halt_at=2))
-    resumed = backend(folder)
+    resumed = small_backend(folder)
     run_loop(resumed, course([], epochs=2), tmp_path / "halted", Notes())
     for one, two in zip(through.lora.parameters(ADAPTER), resumed.lora.parameters(ADAPTER), strict=True):
         assert torch.equal(one, two)
@@ -211,7 +198,7 @@ def test_a_resumed_run_weighs_as_before(folder: Path, tmp_path: Path) -> None:
 
 def test_a_temperature_that_the_trainer_forgets_looks_like_staleness(folder: Path) -> None:
     """The engine scored at 0.7: so does the trainer, and every weight is 1. At 1 they are not."""
-    made = backend(folder)
+    made = small_backend(folder)
     warm = [replace(one, annotations={"temperature": 0.7}) for one in rollouts()]
     known = [replace(one, token_annotations={BEHAVIOR: row}) for one, row in zip(warm, made.forward(warm), strict=True)]
     rule, clips = replace(VARIANTS["rloo_tis"], drop_equal=False), []
@@ -226,7 +213,7 @@ def test_a_temperature_that_the_trainer_forgets_looks_like_staleness(folder: Pat
 def test_a_few_steps_raise_what_was_better_than_its_group(folder: Path, name: str) -> None:
     """Rows share an adapter of rank 4: a bad one may rise a little with the good ones (under CISPO one does, whose
     capped ratio holds the good ones back least), but never above any of them."""
-    made, rule = backend(folder), VARIANTS[name]
+    made, rule = small_backend(folder), VARIANTS[name]
     made.open(None)
     scored = made.forward(rollouts())
     known = [replace(one, token_annotations={BEHAVIOR: row}) for one, row in zip(rollouts(), scored, strict=True)]

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from small_backend import small_backend
 from tiny import make_tiny_model
 
 from nightschool.errors import InputError
 from nightschool.models import attention as dense
-from nightschool.models.base import BaseModel, load_base
-from nightschool.models.lora import LoraConfig
 from nightschool.objectives.loss import Loss
 from nightschool.objectives.regression import SQUARED as SQUARED_LOSS
 from nightschool.training import attention as tree
@@ -28,17 +27,6 @@ SFT, SQUARED = {"": Loss("sft")}, {"": SQUARED_LOSS}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-def fresh(folder: Path, token_budget: int = 4096) -> LocalBackend:
-    base: BaseModel = load_base(folder, torch.float32, "cpu")
-    backend = LocalBackend(base, LoraConfig(rank=4, alpha=8), token_budget)
-    backend.open(None)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():  # B = 0 would leave half of the gradients at zero
-        for parameter in backend.lora.parameters(POLICY):
-            parameter.normal_(0, 0.2, generator=generator)
-    return backend
 
 
 def make_samples(count: int = 9) -> list[Sample]:
@@ -80,7 +68,7 @@ def gradients(backend: LocalBackend, samples: list[Sample], loss: Any = SQUARED)
 
 
 def test_packed_logprobs_are_those_of_one_row_at_a_time(folder: Path) -> None:
-    backend, samples = fresh(folder), make_samples()
+    backend, samples = small_backend(folder), make_samples()
     for sample, packed in zip(samples, backend.forward(samples), strict=True):
         for found, expected in zip(packed, plain_logprobs(backend, sample), strict=True):
             assert (found is None) == (expected is None)
@@ -89,7 +77,7 @@ def test_packed_logprobs_are_those_of_one_row_at_a_time(folder: Path) -> None:
 
 
 def test_packed_logprobs_are_those_of_a_padded_batch(folder: Path) -> None:
-    backend, samples = fresh(folder), make_samples()
+    backend, samples = small_backend(folder), make_samples()
     packed = backend.forward(samples)
     width = max(len(s.token_ids) for s in samples)
     ids = torch.tensor([[*s.token_ids, *[0] * (width - len(s.token_ids))] for s in samples])
@@ -108,18 +96,18 @@ def test_packed_logprobs_are_those_of_a_padded_batch(folder: Path) -> None:
 @pytest.mark.parametrize("loss", [SFT, SQUARED])
 def test_gradients_depend_on_neither_split_nor_order(folder: Path, loss: Any) -> None:
     samples = make_samples()
-    whole = gradients(fresh(folder), samples, loss)
+    whole = gradients(small_backend(folder), samples, loss)
     assert whole.norm() > 1e-3
     for other in (
-        gradients(fresh(folder, token_budget=60), samples, loss),  # several packs
-        gradients(fresh(folder, token_budget=1), samples, loss),  # one row each: nothing shared
-        gradients(fresh(folder), samples[::-1], loss),
+        gradients(small_backend(folder, token_budget=60), samples, loss),  # several packs
+        gradients(small_backend(folder, token_budget=1), samples, loss),  # one row each: nothing shared
+        gradients(small_backend(folder), samples[::-1], loss),
     ):
         assert (other - whole).abs().max() < 1e-4 * whole.abs().max() + 1e-7
 
 
 def test_gradient_agrees_with_a_finite_difference(folder: Path) -> None:
-    backend, samples = fresh(folder), make_samples(4)
+    backend, samples = small_backend(folder), make_samples(4)
     parameter = backend.lora.parameters(POLICY)[1]
     backend.forward_backward(samples, SQUARED)
     assert parameter.grad is not None
@@ -133,7 +121,7 @@ def test_gradient_agrees_with_a_finite_difference(folder: Path) -> None:
 
 
 def test_a_tool_token_never_enters_the_loss(folder: Path) -> None:
-    backend, samples = fresh(folder), make_samples(3)
+    backend, samples = small_backend(folder), make_samples(3)
     before = backend.forward_backward(samples, SQUARED)
     poisoned = [
         replace(
@@ -150,7 +138,7 @@ def test_a_tool_token_never_enters_the_loss(folder: Path) -> None:
 
 
 def test_a_step_raises_the_good_and_lowers_the_bad(folder: Path) -> None:
-    backend = fresh(folder)
+    backend = small_backend(folder)
     good, bad = make_samples(2)
     anchored = [
         replace(s, reference_logprobs=lp, annotations={"advantage": a, "beta": 0.25, "temperature": 1.0})
@@ -170,7 +158,7 @@ def test_a_step_raises_the_good_and_lowers_the_bad(folder: Path) -> None:
 
 
 def test_a_step_id_is_applied_once(folder: Path) -> None:
-    backend, samples = fresh(folder), make_samples(2)
+    backend, samples = small_backend(folder), make_samples(2)
     backend.forward_backward(samples, SFT)
     first = backend.optim_step(AdamConfig(), 0)
     after = backend.lora.tensors(POLICY)
@@ -191,12 +179,12 @@ def run_steps(backend: LocalBackend, samples: list[Sample], steps: range) -> Non
 
 def test_resume_is_exact(folder: Path, tmp_path: Path) -> None:
     samples = make_samples()
-    through = fresh(folder)
+    through = small_backend(folder)
     run_steps(through, samples, range(8))
-    halted = fresh(folder)
+    halted = small_backend(folder)
     run_steps(halted, samples, range(5))
     halted.save_state(tmp_path / "state")
-    resumed = fresh(folder)
+    resumed = small_backend(folder)
     resumed.load_state(tmp_path / "state")
     run_steps(resumed, samples, range(5, 8))
     through.save_adapter(tmp_path / "a")
@@ -208,7 +196,7 @@ def test_resume_is_exact(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_long_gradient_is_cut_to_a_multiple_of_the_median(folder: Path) -> None:
-    backend, samples = fresh(folder), make_samples(3)
+    backend, samples = small_backend(folder), make_samples(3)
     assert backend.adam is not None
     backend.adam.norms = [1e-6] * 4
     backend.forward_backward(samples, SFT)
@@ -221,7 +209,7 @@ def test_a_long_gradient_is_cut_to_a_multiple_of_the_median(folder: Path) -> Non
 
 
 def test_broken_numbers_stop_the_step(folder: Path) -> None:
-    backend, samples = fresh(folder), make_samples(2)
+    backend, samples = small_backend(folder), make_samples(2)
     broken = [replace(s, weight=float("nan")) for s in samples]
     with pytest.raises(NotFiniteError, match="loss"):
         backend.forward_backward(broken, SFT)
@@ -236,14 +224,14 @@ def test_broken_numbers_stop_the_step(folder: Path) -> None:
 
 
 def test_a_mask_on_the_first_token_is_refused(folder: Path) -> None:
-    backend = fresh(folder)
+    backend = small_backend(folder)
     mask = (True, True)
     with pytest.raises(InputError, match="mask"):
         backend.forward_backward([Sample("s", (5, 6), mask, mask)], SFT)
 
 
 def test_a_missing_anchor_value_is_not_a_number(folder: Path) -> None:
-    backend, (sample,) = fresh(folder), make_samples(1)
+    backend, (sample,) = small_backend(folder), make_samples(1)
     holes = (None,) * len(sample.token_ids)
     with pytest.raises(InputError, match="reference"):
         backend.forward_backward([replace(sample, reference_logprobs=holes)], SQUARED)

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_backend import gathered, small_backend
 from tiny import make_tiny_model
 
 from nightschool.errors import InputError
-from nightschool.models.base import load_base
-from nightschool.models.lora import LoraConfig
 from nightschool.objectives.loss import Aggregation, Loss
-from nightschool.training.local import POLICY, LocalBackend
 from nightschool.training.losses.mixing import Totals, count, total_loss
 from nightschool.types import Sample
 
@@ -24,16 +22,6 @@ SFT = Loss("sft", {"aggregation": Aggregation.TOKEN_MEAN})
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-def backend(folder: Path, token_budget: int) -> LocalBackend:
-    made = LocalBackend(load_base(folder, torch.float32, "cpu"), LoraConfig(rank=4, alpha=8), token_budget)
-    made.open(None)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in made.lora.parameters(POLICY):
-            parameter.normal_(0, 0.2, generator=generator)
-    return made
 
 
 def row(name: str, reply: tuple[int, ...], group: str | None = None, **notes: float) -> Sample:
@@ -50,20 +38,14 @@ def pairs() -> list[Sample]:
     ]
 
 
-def gradient(made: LocalBackend) -> torch.Tensor:
-    found = torch.cat([p.grad.flatten() for p in made.lora.parameters(POLICY) if p.grad is not None])
-    made._drop_gradient()
-    return found
-
-
 def test_a_coupled_loss_does_not_see_how_its_batch_is_packed(folder: Path) -> None:
     terms = {"": Loss("dpo", {"beta": 0.5})}
-    whole, cut = backend(folder, 4096), backend(folder, 8)
+    whole, cut = small_backend(folder, 4096), small_backend(folder, 8)
     assert len(cut._packs(pairs())) == 6  # one row a pack: no pair has both of its sides in one
     expected = whole.forward_backward(pairs(), terms)
     report = cut.forward_backward(pairs(), terms)
     assert report.loss == pytest.approx(expected.loss, abs=1e-6)
-    torch.testing.assert_close(gradient(cut), gradient(whole), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(gathered(cut), gathered(whole), atol=1e-6, rtol=1e-4)
 
 
 def test_terms_have_denominators_of_their_own() -> None:
@@ -77,13 +59,13 @@ def test_terms_have_denominators_of_their_own() -> None:
 
 def test_what_serves_two_terms_is_computed_once(folder: Path) -> None:
     sample = row("a", (9, 9))
-    made = backend(folder, 4096)
+    made = small_backend(folder, 4096)
     both = [replace(sample, term="a"), replace(sample, term="b")]
     report = made.forward_backward(both, {"a": SFT, "b": replace(SFT, coefficient=2.0)})
-    twice = gradient(made)
+    twice = gathered(made)
     one = made.forward_backward([sample], {"": SFT})
     assert report.num_tokens == one.num_tokens == 6
-    torch.testing.assert_close(twice, 3 * gradient(made))
+    torch.testing.assert_close(twice, 3 * gathered(made))
 
 
 def test_a_sample_of_no_term_is_an_error() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_backend import gathered
 from tiny import make_tiny_model
 from traffic import fix_splits, record_session, say
 
@@ -17,7 +18,7 @@ from nightschool.objectives.catalog import OBJECTIVES
 from nightschool.objectives.loss import Objective
 from nightschool.store.database import Store
 from nightschool.training.backend import AdamConfig
-from nightschool.training.local import POLICY, LocalBackend
+from nightschool.training.local import LocalBackend
 from nightschool.training.loop import LoopConfig
 from nightschool.training.night import study
 from nightschool.training.plans import BackendConfig, Plan, StudyConfig
@@ -58,12 +59,6 @@ def rows(objective: Objective, made: LocalBackend) -> list[Sample]:
     return [replace(s, reference_logprobs=logprobs) for s, (_, logprobs) in zip(found, scored, strict=True)]
 
 
-def gradient(made: LocalBackend) -> torch.Tensor:
-    found = torch.cat([p.grad.flatten() for p in made.lora.parameters(POLICY) if p.grad is not None])
-    made._drop_gradient()
-    return found
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_good_replies_gain_and_bad_ones_lose(model: Path, name: str) -> None:
     objective, made = OBJECTIVES[name], backend(model)
@@ -96,7 +91,7 @@ def test_packs_change_nothing(model: Path, name: str) -> None:
     assert len(cut._packs(batch)) == 4 > len(whole._packs(batch))
     expected = whole.forward_backward(batch, terms)
     assert cut.forward_backward(batch, terms).loss == pytest.approx(expected.loss, rel=1e-5, abs=1e-6)
-    torch.testing.assert_close(gradient(cut), gradient(whole), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(gathered(cut), gathered(whole), atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,9 +113,9 @@ def test_a_tools_token_never_matters(model: Path, name: str) -> None:
         for s in batch
     ]
     expected = made.forward_backward(batch, terms)
-    at = gradient(made)
+    at = gathered(made)
     assert made.forward_backward(other, terms).loss == expected.loss
-    assert torch.equal(gradient(made), at)
+    assert torch.equal(gathered(made), at)
 
 
 @pytest.fixture(scope="module")
