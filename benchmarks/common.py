@@ -88,7 +88,7 @@ def report(name: str, asked: argparse.Namespace, rows: Sequence[Row], machine: d
     """Write benchmarks/out/<name>.json and print the table, or the same document with --json."""
     document = {
         "benchmark": name,
-        "command": " ".join(["python", f"benchmarks/{name}.py", *sys.argv[1:]]),
+        "command": " ".join(["python", os.path.relpath(sys.argv[0], Path(__file__).parents[1]), *sys.argv[1:]]),
         "options": {key: value for key, value in vars(asked).items() if key != "json"},
         "machine": machine,
         "rows": [asdict(row) for row in rows],

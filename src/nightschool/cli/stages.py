@@ -40,6 +40,8 @@ def stages(
 
     Example: nightschool stages --agent support-shop --leave-one-out
     """
+    from nightschool.cli.study import following
+    from nightschool.releases.aliases import current
     from nightschool.training.stages import hold_out, read_stages, run_arms
 
     call: Call = ctx.obj
@@ -53,7 +55,9 @@ def stages(
         runs = _Runs(call, store, name, folder / "done.json")
         arms = run_arms([stage for stage, _ in parts], runs.train, leave_out)
         scores = _appraised(call, arms, held)
-    return _told(name, arms, scores)
+        with store.read() as conn:
+            serving = current(conn, store.tenant, name)
+    return _told(name, arms, scores, following(name, arms[0].adapter, serving))
 
 
 class _Runs:
@@ -138,7 +142,7 @@ def _appraised(call: Call, arms: Sequence[Arm], held: Held) -> dict[str, dict[st
     return found
 
 
-def _told(agent: str, arms: Sequence[Arm], scores: Mapping[str, Mapping[str, Score]]) -> Answer:
+def _told(agent: str, arms: Sequence[Arm], scores: Mapping[str, Mapping[str, Score]], hint: str) -> Answer:
     from nightschool.dashboard.formatting import plural
 
     whole = arms[0]
@@ -162,7 +166,6 @@ def _told(agent: str, arms: Sequence[Arm], scores: Mapping[str, Mapping[str, Sco
             for arm in arms
         ],
     }
-    hint = f"nightschool start {whole.adapter[:SHOWN]} --agent {agent}"
     return Answer("stages", sentence, data, (Table(tuple(rows), header, wraps=(0,)),), hint)
 
 

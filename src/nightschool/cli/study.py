@@ -99,9 +99,13 @@ def told(store: Store, run: Run, watched: Watched) -> Answer:
         "dataset": run.dataset_digest,
         **summary,
     }
-    following = f'gate run {digest[:SHOWN]} --harness "COMMAND"' if serving else f"start {digest[:SHOWN]}"
-    hint = f"nightschool {following} --agent {run.agent}"
-    return Answer("train", sentence, data, (Table(tuple(rows), wraps=(1,)),), hint)
+    return Answer("train", sentence, data, (Table(tuple(rows), wraps=(1,)),), following(run.agent, digest, serving))
+
+
+def following(agent: str, digest: str, serving: str | None) -> str:
+    """What is done with a new adapter: an exam where another one serves."""
+    command = f'gate run {digest[:SHOWN]} --harness "COMMAND"' if serving else f"start {digest[:SHOWN]}"
+    return f"nightschool {command} --agent {agent}"
 
 
 class Watched:
