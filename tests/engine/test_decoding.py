@@ -8,10 +8,11 @@ from torch import nn
 
 from nightschool.engine import decoding
 from nightschool.engine.decoding import Group, decoding_attention
-from nightschool.engine.projections import can_pack, join, multiply, pack, project
+from nightschool.engine.projections import project
 from nightschool.models.attention import additive, grouped_attention
 from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig, LoraModel
+from nightschool.models.products import can_pack, join, multiply, pack
 
 ROWS, HEADS, KV_HEADS, WIDTH, SEEN = 6, 4, 2, 16, 40
 

@@ -1,9 +1,7 @@
 """Linear layers as the engine multiplies them: those that read the same input as one product.
 
 A decode step is many thin products, and each costs a fixed price. Query, key and value (gate and up) become
-one matrix; their adapters one pair, with a block-diagonal second factor. In bfloat16 on the CPU weights are
-also packed once into the layout the kernels read, which oneDNN otherwise does at every product; the results
-are the same to the last bit.
+one matrix; their adapters one pair, with a block-diagonal second factor.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nightschool.models.lora import LoraLinear, LoraModel
+from nightschool.models.products import Product, can_pack, join
 
 SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
@@ -35,7 +34,7 @@ class Projection:
         self._routing = layers[0].routing
         self._width = layers[0].base.in_features
         self._adapters: dict[str, Factors] = {}
-        self._product = Product(join([layer.base for layer in layers]), packs)
+        self._product = Product([join([layer.base for layer in layers])], packs)
         self._x: Tensor | None = None
         self._y = torch.empty(0)
         self._left = 0
@@ -94,19 +93,15 @@ class Part(nn.Module):
         return self._projection.part(x, self._first, self._end)
 
 
-class Product(nn.Module):
-    """A frozen linear layer, its weight packed if `packs`. Shapes: (..., in) -> (..., out)."""
+class Head(nn.Module):
+    """What stands in the network in place of a linear layer that carries no adapter."""
 
     def __init__(self, linear: nn.Linear, packs: bool) -> None:
         super().__init__()
-        self._weight = pack(linear.weight) if packs else linear.weight.detach()
-        self._bias = None if linear.bias is None else linear.bias.detach()
-        self._packed = packs
+        self._product = Product([linear], packs)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._packed:
-            return multiply(x, self._weight, self._bias)
-        return nn.functional.linear(x, self._weight, self._bias)
+        return self._product(x)
 
 
 def project(network: nn.Module, lora: LoraModel) -> list[Projection]:
@@ -115,7 +110,7 @@ def project(network: nn.Module, lora: LoraModel) -> list[Projection]:
     if packs:
         for path, module in list(network.named_modules()):
             if type(module) is nn.Linear and not path.endswith(".base"):
-                set_module(network, path, Product(module, packs))
+                set_module(network, path, Head(module, packs))
     waiting = dict(lora.layers)
     projections: list[Projection] = []
     for path in list(waiting):
@@ -140,36 +135,3 @@ def project(network: nn.Module, lora: LoraModel) -> list[Projection]:
 def set_module(network: nn.Module, path: str, module: nn.Module) -> None:
     parent, _, leaf = path.rpartition(".")
     setattr(network.get_submodule(parent), leaf, module)
-
-
-def join(linears: list[nn.Linear]) -> nn.Linear:
-    """One linear layer whose outputs are those of all, one after the other. All have a bias, or none."""
-    if len(linears) == 1:
-        return linears[0]
-    wide = sum(linear.out_features for linear in linears)
-    joined = nn.Linear(linears[0].in_features, wide, bias=linears[0].bias is not None, device="meta")
-    joined.weight = nn.Parameter(torch.cat([linear.weight for linear in linears]), requires_grad=False)
-    if linears[0].bias is not None:
-        joined.bias = nn.Parameter(torch.cat([linear.bias for linear in linears]), requires_grad=False)
-    return joined
-
-
-def pack(weight: Tensor) -> Tensor:
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach())
-
-
-def multiply(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-
-
-def can_pack(weight: Tensor) -> bool:
-    """Whether packing is there and right, tried on a small product: the operators are not public."""
-    if weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
-        return False
-    generator = torch.Generator().manual_seed(0)
-    x, w = (torch.randn(shape, generator=generator).bfloat16() for shape in ((4, 1, 96), (64, 96)))
-    try:
-        found = multiply(x, pack(w), None)
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return False
-    return bool(torch.allclose(found, nn.functional.linear(x, w), atol=0.1))
