@@ -2,6 +2,7 @@
 
 import base64
 import re
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -12,7 +13,11 @@ from starlette.testclient import TestClient
 
 from nightschool.access.identity import Access
 from nightschool.dashboard.app import CSP, build_dashboard
+from nightschool.dashboard.pages import index_page
+from nightschool.dashboard.queries.scope import Scope
+from nightschool.store import schema
 from nightschool.store.database import Store
+from nightschool.training.runs import LEASE_S
 
 LISTS = ["/", "/sessions", "/feedback", "/feedback?state=parked", "/ledger", "/imports", "/keys", "/runs", "/releases"]
 STATES = ["empty", "twelve", "waiting", "nights", "recorded", "hostile"]
@@ -357,3 +362,16 @@ def test_a_file_of_feedback_is_an_import_like_others(tmp_path):
     assert told.status_code == 200
     assert "tickets.csv" in told.text
     assert "line 3" in told.text
+
+
+def test_the_overview_asks_for_a_decision_on_a_killed_run(twelve) -> None:
+    row = {"tenant": "default", "id": "r-2", "agent": "support-shop", "objective": "oapl", "state": "running"}
+    row |= {"config": {}, "summary": {}, "started_at": time.time() - 600, "updated_at": time.time() - LEASE_S - 5}
+    twelve.store.write(lambda conn: conn.execute(schema.runs.insert().values(**row)))
+    try:
+        with twelve.store.read() as conn:
+            page = index_page(conn, Scope("default", time.time(), {}), {})
+        assert [(item["kind"], item["run"]["id"]) for item in page.data["decisions"]] == [("run", "r-2")]
+        assert "nightschool train --resume r-2" in twelve.client.get("/").text
+    finally:
+        twelve.store.write(lambda conn: conn.execute(schema.runs.delete()))

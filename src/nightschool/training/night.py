@@ -40,6 +40,7 @@ from nightschool.training.runs import (
     create_run,
     enter_dataset,
     enter_ledger,
+    kept_alive,
     load_run,
     lock_run,
     run_folder,
@@ -234,8 +235,8 @@ def _manifest(run: Run, backend: Backend, dataset_digest: str) -> Manifest:
 
 @contextmanager
 def _guarded(store: Store, run: Run, folder: Path) -> Iterator[None]:
-    """Hold the run; leave no run `running` that has ended, however it ended."""
-    with lock_run(folder):
+    """Hold the run; leave no run `running` that has ended, however it ended. A killed one is known by its lease."""
+    with lock_run(folder), kept_alive(store, run.id):
         try:
             yield
         except InterruptedRun as halted:

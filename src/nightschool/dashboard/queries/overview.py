@@ -12,6 +12,7 @@ from nightschool.dashboard.queries.outcomes import has_thumb, is_up, thumb_score
 from nightschool.dashboard.queries.scope import Names, Scope, names
 from nightschool.gate.statistics import newcombe, wilson
 from nightschool.store.schema import exchanges, feedback, releases, runs, sessions, verdicts
+from nightschool.training.runs import state_at
 from nightschool.types import Json
 
 NEEDED_JUDGED = 30  # below that a share is drawn hollow and says "not enough data"
@@ -183,8 +184,8 @@ def _heard(conn: sa.Connection, scope: Scope, agent: str) -> list[Json]:
 
 def _last_run(conn: sa.Connection, scope: Scope, agent: str) -> Json | None:
     r = runs.c
-    columns = (r.id, r.objective, r.state, r.adapter_digest, r.error, r.started_at, r.updated_at, r.finished_at)
-    query = sa.select(*columns).where(r.tenant == scope.tenant, r.agent == agent)
+    columns = (r.id, r.objective, r.adapter_digest, r.error, r.started_at, r.updated_at, r.finished_at)
+    query = sa.select(*columns, state_at(scope.now).label("state")).where(r.tenant == scope.tenant, r.agent == agent)
     row = conn.execute(query.order_by(r.started_at.desc()).limit(1)).mappings().first()
     return None if row is None else dict(row)
 

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from nightschool.dashboard.queries.scope import Scope, agents, names
 from nightschool.dashboard.series import Points
 from nightschool.store.schema import adapters, datasets, ledger, run_metrics, runs, verdicts
+from nightschool.training.runs import state_at
 from nightschool.types import Json
 
 PAGE_ROWS = 50
@@ -18,10 +19,11 @@ def run_list(conn: sa.Connection, scope: Scope) -> Json:
     labels = names(conn, scope.tenant)
     r = runs.c
     columns = (
-        r.id, r.agent, r.objective, r.state, r.dataset_digest, r.parent_digest, r.adapter_digest, r.started_at,
-        r.updated_at, r.finished_at, r.error,
+        r.id, r.agent, r.objective, r.dataset_digest, r.parent_digest, r.adapter_digest, r.started_at, r.updated_at,
+        r.finished_at, r.error,
     )  # fmt: skip
-    query = sa.select(*columns).where(r.tenant == scope.tenant)
+    state = state_at(scope.now).label("state")
+    query = sa.select(*columns, state).where(r.tenant == scope.tenant)
     if scope.text("agent"):
         query = query.where(r.agent == scope.text("agent"))
     if scope.text("after"):
@@ -33,7 +35,7 @@ def run_list(conn: sa.Connection, scope: Scope) -> Json:
         row["adapter"] = labels.version(row["agent"], row["adapter_digest"])
         row["parent"] = labels.version(row["agent"], row["parent_digest"])
         row["verdict"] = examined.get(row["adapter_digest"])
-    counted = sa.select(r.state, sa.func.count().label("number")).where(r.tenant == scope.tenant).group_by(r.state)
+    counted = sa.select(state, sa.func.count().label("number")).where(r.tenant == scope.tenant).group_by(state)
     if scope.text("agent"):
         counted = counted.where(r.agent == scope.text("agent"))
     return {
@@ -47,11 +49,13 @@ def run_list(conn: sa.Connection, scope: Scope) -> Json:
 
 def run(conn: sa.Connection, scope: Scope, run_id: str) -> Json | None:
     """One run, or None when there is no such run. At most 8 queries."""
-    row = conn.execute(sa.select(runs).where(runs.c.tenant == scope.tenant, runs.c.id == run_id)).mappings().first()
+    columns = [column for column in runs.c if column.name not in ("tenant", "state")]
+    query = sa.select(*columns, state_at(scope.now).label("state"))
+    row = conn.execute(query.where(runs.c.tenant == scope.tenant, runs.c.id == run_id)).mappings().first()
     if row is None:
         return None
     labels = names(conn, scope.tenant)
-    data: Json = {key: value for key, value in row.items() if key != "tenant"}
+    data: Json = dict(row)
     data["adapter"] = labels.version(data["agent"], _adapter(conn, scope.tenant, data))
     data["parent"] = labels.version(data["agent"], data["parent_digest"])
     digest = data["adapter"]["digest"] if data["adapter"] else None
