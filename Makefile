@@ -28,7 +28,7 @@ ifdef NAME
 else
 	@echo "make bench NAME=... [ARGS=...], one of:"
 	@cd benchmarks && for file in [a-z]*.py objectives/[a-z]*.py; do \
-	  case $$file in common.py | objectives/harness.py) continue ;; esac; \
+	  case $$file in common.py | objectives/harness.py | objectives/reader.py) continue ;; esac; \
 	  echo "  $${file%.py}	$$(head -1 $$file | tr -d '"')"; \
 	done
 endif
