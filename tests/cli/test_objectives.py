@@ -112,3 +112,31 @@ def test_settings_of_a_clip_are_a_table_of_their_own_and_survive_a_resume(base, 
     (state.parent / "nightschool.toml").write_text('[training.gspo.rule]\naggregation = "mean"\n')
     told = base("train", "--objective", "gspo", "--data", str(twice(tmp_path / "data.jsonl")))
     assert "seq-sum-const" in told.out, "the known ones are named"
+
+
+@pytest.mark.parametrize(
+    ("table", "known"),
+    [
+        ('[training.sft.rule]\naggregation = "mean"', "seq-sum-const"),
+        ('[training.topr.rule]\naggregation = "mean"', "seq-sum-const"),
+        ('[training.hindsight.rule]\naggregation = "mean"', "seq-sum-const"),
+        ('[training.sft.backend]\ndtype = "half"', "bfloat16"),
+    ],
+)
+def test_a_word_that_is_no_setting_is_told_with_those_that_are(base, tmp_path, state, table, known):
+    (state.parent / "nightschool.toml").write_text(f"{table}\n")
+    name = table.split(".")[1]
+    told = base("train", "--objective", name, "--data", str(thumbs(tmp_path / "data.jsonl")))
+    assert told.code == 2
+    assert known in told.out
+
+
+def test_a_refusal_names_what_tells_of_the_same_rows(run, base, tmp_path):
+    """All thumbs point up: whoever brought a file is told to look at that file, not to build anything."""
+    good = ({"prompt": [QUESTION], "completion": [reply("the tool")], "label": True} for _ in range(8))
+    path = write(tmp_path / "good.jsonl", *good)
+    told = base("train", "--objective", "kto", "--data", str(path))
+    assert told.code == 3
+    assert told.document["refusal"]["next"] == f"nightschool objectives --data {path}"
+    told = run("objectives", "--data", str(thumbs(tmp_path / "thumbs.jsonl")), "--agent", "shop")
+    assert f"nightschool train --objective oapl --data {tmp_path / 'thumbs.jsonl'}" in told.err

@@ -94,7 +94,7 @@ def test_rewards_as_weights_keep_what_succeeded() -> None:
 def test_the_rule_names_its_loss_and_its_aggregation() -> None:
     assert SFT.loss(SftRule()).settings["aggregation"] == TOKEN_MEAN
     assert SFT.loss(SftRule()).name == "sft"
-    assert SFT.loss(SftRule("seq-sum-const", 8, certainty_weighted=True)).name == "dft"
+    assert SFT.loss(SftRule(Aggregation.CONSTANT, 8, certainty_weighted=True)).name == "dft"
     assert not SFT.anchored
 
 

@@ -29,7 +29,7 @@ from nightschool.training.backend import AdamConfig
 from nightschool.training.drift import DriftRule
 from nightschool.training.loop import LoopConfig, Now
 from nightschool.training.night import resume, study
-from nightschool.training.plans import BackendConfig, Plan, StudyConfig
+from nightschool.training.plans import BackendConfig, NumberFormat, Plan, StudyConfig
 from nightschool.training.runs import load_run, lock_run, run_folder
 
 
@@ -58,7 +58,7 @@ def store(tmp_path: Path, lived: Path) -> Iterator[Store]:
 def night(model: Path, rate: float = 3e-3, **loop: int) -> StudyConfig:
     return StudyConfig(
         OaplRule(),
-        backend=BackendConfig(model=str(model), dtype="float32", rank=4, alpha=8),
+        backend=BackendConfig(model=str(model), dtype=NumberFormat.FLOAT32, rank=4, alpha=8),
         loop=LoopConfig(**{"epochs": 2, "checkpoint_every": 2, **loop}, optimizer=AdamConfig(learning_rate=rate)),
         drift=DriftRule(kl_stop=50.0, kl_restore=50.0, min_labelled=1000),
         curation=CurationRule(half_life_days=1e300),  # two nights on one store see labels of one age, to the last bit
@@ -200,7 +200,7 @@ def test_a_handbook_teaches_the_first_adapter(store: Store, tmp_path: Path, mode
     handbook.write_text("".join(json.dumps(page) + "\n" for _ in range(24)))
     config = StudyConfig(
         SftRule(),
-        backend=BackendConfig(model=str(model), dtype="float32", rank=4, alpha=8),
+        backend=BackendConfig(model=str(model), dtype=NumberFormat.FLOAT32, rank=4, alpha=8),
         loop=LoopConfig(epochs=8, batch_size=12, optimizer=AdamConfig(learning_rate=1e-2)),
     )
     run = study(store, tmp_path, Plan("shop", "sft", handbook), config)

@@ -21,7 +21,7 @@ from nightschool.training.backend import AdamConfig
 from nightschool.training.local import LocalBackend
 from nightschool.training.loop import LoopConfig
 from nightschool.training.night import study
-from nightschool.training.plans import BackendConfig, Plan, StudyConfig
+from nightschool.training.plans import BackendConfig, NumberFormat, Plan, StudyConfig
 from nightschool.types import FeedbackKind, Sample
 
 NAMES = ("oapl", "apo", "topr", "spo", "spo_plus", "oapl_group", "mirror", "opmd", "var_grad")
@@ -155,7 +155,7 @@ def test_what_no_engine_scored_is_refused_where_ratios_are_to_the_engine(
 def settings(model: Path, name: str) -> StudyConfig:
     return StudyConfig(
         OBJECTIVES[name].rule(),
-        BackendConfig(model=str(model), dtype="float32", rank=4, alpha=8),
+        BackendConfig(model=str(model), dtype=NumberFormat.FLOAT32, rank=4, alpha=8),
         LoopConfig(epochs=2, optimizer=AdamConfig(learning_rate=3e-3)),
         rehearsal_weight=0.0,
     )

@@ -51,7 +51,9 @@ def objectives(
     table = Table(rows, ("objective", "rows", "learns from, or why not"), right=(1,), wraps=(2,))
     found = [{"name": one.objective.name, "rows": one.num_rows, "against": one.against} for one in tried]
     answer = {"agent": name, "advised": None if advice is None else advice.name, "objectives": found}
-    following = f"nightschool train --objective {advice.name}" if advice else "nightschool status"
+    following = "nightschool status"
+    if advice is not None:
+        following = f"nightschool train --objective {advice.name}" + (f" --data {data}" if data else "")
     return Answer("objectives", sentence, answer, (table,), following)
 
 

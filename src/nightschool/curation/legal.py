@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -23,6 +24,21 @@ class Tried:
     objective: Objective
     num_rows: int
     against: str | None
+
+
+def require_legal(objective: Objective, rule: Any, dataset: Dataset, data: Path | None) -> None:
+    """Refuse what a run would refuse, before a model is loaded.
+
+    Raises: as `objective.annotate`. Where that names no next command, it is the one that says what the rows are good
+        for: those of the file `data`, or of what is recorded.
+    """
+    try:
+        objective.annotate(dataset.train, rule)
+    except NightschoolError as error:
+        if error.next_step:
+            raise
+        place = f"--agent {dataset.agent}" if data is None else f"--data {data}"
+        raise type(error)(error.what, error.why, f"nightschool objectives {place}") from None
 
 
 def try_all(

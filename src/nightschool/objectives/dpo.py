@@ -10,10 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nightschool.errors import RefusedError
-from nightschool.objectives.legality import require_no_anchor, require_pairs, require_tokens, require_whole_trajectories
+from nightschool.objectives.legality import (
+    refused,
+    require_no_anchor,
+    require_pairs,
+    require_tokens,
+    require_whole_trajectories,
+)
 from nightschool.objectives.loss import Loss, Material, Objective
 from nightschool.types import Sample
+
+SETTINGS = "Correct [training.dpo.rule]."
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +48,14 @@ def annotate(samples: Sequence[Sample], rule: DpoRule) -> list[Sample]:
     require_whole_trajectories(samples)
     require_no_anchor(samples)
     if not 0 <= rule.noise < 0.5:
-        raise _refused("noise below one half", f"A share of {rule.noise} wrong pairs says nothing of the others.")
+        raise refused(
+            "noise below one half", f"A share of {rule.noise} wrong pairs says nothing of the others.", SETTINGS
+        )
     if (rule.noise and rule.smoothing) or (rule.squared and (rule.noise or rule.smoothing or rule.sft_weight)):
-        raise _refused("one form of the loss", "Noise, smoothing and IPO exclude each other.")
+        raise refused("one form of the loss", "Noise, smoothing and IPO exclude each other.", SETTINGS)
     for name, pair in require_pairs(samples).items():
         if sorted(one.annotations.get("preferred", -1.0) for one in pair) != [0.0, 1.0]:
-            raise _refused("a pair has one better reply", f"Group {name} has not.")
+            raise refused("a pair has one better reply", f"Group {name} has not.")
     return list(samples)
 
 
@@ -58,7 +67,3 @@ def loss(rule: DpoRule) -> Loss:
 
 
 DPO = Objective("dpo", DpoRule, annotate, loss, anchored=True, material=Material.PAIRS)
-
-
-def _refused(rule: str, why: str) -> RefusedError:
-    return RefusedError(f"The run is refused: {rule}.", why, "Build the dataset again.")

@@ -25,7 +25,7 @@ class HindsightRule:
     counts alike, however long."""
 
     clip: float = 5.0
-    aggregation: str = Aggregation.SEQUENCE_MEAN.value
+    aggregation: Aggregation = Aggregation.SEQUENCE_MEAN
 
 
 def annotate(samples: Sequence[Sample], rule: HindsightRule) -> list[Sample]:
@@ -42,7 +42,7 @@ def annotate(samples: Sequence[Sample], rule: HindsightRule) -> list[Sample]:
 
 
 def loss(rule: HindsightRule) -> Loss:
-    return Loss("hindsight", {"clip": rule.clip, "aggregation": Aggregation(rule.aggregation)})
+    return Loss("hindsight", {"clip": rule.clip, "aggregation": rule.aggregation})
 
 
 HINDSIGHT = Objective("hindsight", HindsightRule, annotate, loss, anchored=True, material=Material.WORDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nightschool.errors import RefusedError
+from nightschool.objectives.legality import refused
 from nightschool.objectives.loss import Anchored
 from nightschool.objectives.regression import require_judged, reward_of
 from nightschool.types import Sample
@@ -24,7 +24,7 @@ def judge(samples: Sequence[Sample], calibrated: bool) -> list[Sample]:
     require_judged(samples, calibrated)
     judged = [_judged(sample, reward_of(sample)) for sample in samples]
     if len({sample.annotations["desirable"] for sample in judged if sample.weight > 0}) < 2:
-        raise _refused("some replies are good and some are bad", "All judgements are alike.")
+        raise refused("some replies are good and some are bad", "All judgements are alike.")
     return judged
 
 
@@ -49,9 +49,10 @@ def balance(samples: Sequence[Sample], factor: float | None) -> list[Sample]:
     low, high = weight_range(desirable, undesirable)
     chosen = min(max(1.0, low), high) if factor is None else factor
     if not 0.99 * low <= chosen <= 1.01 * high:  # whoever types the printed bound is within it
-        raise _refused(
+        raise refused(
             "good and bad replies weigh about the same",
             f"Bad ones count {chosen:g} times; between {low:.4g} and {high:.4g} would do.",
+            "Set undesirable_factor.",
         )
     return [
         sample if sample.annotations["desirable"] else replace(sample, weight=sample.weight * chosen)
@@ -75,7 +76,3 @@ def _class_weights(samples: Sequence[Sample]) -> tuple[float, float]:
 def _judged(sample: Sample, reward: float) -> Sample:
     weight = sample.weight * abs(2 * reward - 1) / sample.annotations.get("num_rows", 1.0)
     return replace(sample, weight=weight, annotations={**sample.annotations, "desirable": float(reward > 0.5)})
-
-
-def _refused(rule: str, why: str) -> RefusedError:
-    return RefusedError(f"The run is refused: {rule}.", why, "Change the rule, or build the dataset again.")

@@ -237,20 +237,20 @@ def require_tokens(samples: Sequence[Sample]) -> None:
     for sample in samples:
         length = len(sample.token_ids)
         if len(sample.loss_mask) != length or len(sample.completion_mask) != length:
-            raise _refused("masks cover every token", f"sample {sample.id} has masks of another length")
+            raise refused("masks cover every token", f"sample {sample.id} has masks of another length")
         if not any(sample.loss_mask):
-            raise _refused("a sample has loss tokens", f"sample {sample.id} has none")
+            raise refused("a sample has loss tokens", f"sample {sample.id} has none")
         if sample.loss_mask[0]:
-            raise _refused("the first token is never predicted", f"sample {sample.id} trains it")
+            raise refused("the first token is never predicted", f"sample {sample.id} trains it")
         if any(loss and not sampled for loss, sampled in zip(sample.loss_mask, sample.completion_mask, strict=True)):
-            raise _refused("only sampled tokens are trained", f"sample {sample.id} trains a token of somebody else")
+            raise refused("only sampled tokens are trained", f"sample {sample.id} trains a token of somebody else")
 
 
 def require_whole_trajectories(samples: Sequence[Sample]) -> None:
     """A sequence objective sums over all sampled tokens; one with a part left out is refused, not shortened."""
     for sample in samples:
         if sample.loss_mask != sample.completion_mask:
-            raise _refused("a log-ratio covers the whole trajectory", f"sample {sample.id} leaves sampled tokens out")
+            raise refused("a log-ratio covers the whole trajectory", f"sample {sample.id} leaves sampled tokens out")
 
 
 def require_rewards(samples: Sequence[Sample], calibrated: bool) -> None:
@@ -261,11 +261,11 @@ def require_rewards(samples: Sequence[Sample], calibrated: bool) -> None:
     """
     for sample in samples:
         if sample.reward is None:
-            raise _refused("no feedback is not a bad reward", f"sample {sample.id} has no reward")
+            raise refused("no feedback is not a bad reward", f"sample {sample.id} has no reward")
         if not 0.0 <= sample.reward <= 1.0:  # NaN fails this too
-            raise _refused("rewards lie between 0 and 1", f"sample {sample.id} has {sample.reward}")
+            raise refused("rewards lie between 0 and 1", f"sample {sample.id} has {sample.reward}")
         if sample.reward not in (0.0, 1.0) and not calibrated:
-            raise _refused(
+            raise refused(
                 "a soft reward is a calibrated probability of success", f"sample {sample.id} has {sample.reward}"
             )
 
@@ -274,17 +274,17 @@ def require_no_anchor(samples: Sequence[Sample]) -> None:
     """The trainer computes the anchor's log-probabilities of the whole buffer itself (one anchor per buffer)."""
     for sample in samples:
         if sample.reference_logprobs is not None:
-            raise _refused("one anchor per buffer", f"sample {sample.id} brings an anchor of its own")
+            raise refused("one anchor per buffer", f"sample {sample.id} brings an anchor of its own")
 
 
 def require_one_version(samples: Sequence[Sample], anchor: str | None = None) -> None:
     """What is estimated from the samples themselves belongs to the one policy that drew them: `anchor`, if named."""
     for sample in samples:
         if sample.policy_version is None:
-            raise _refused("one anchor per buffer", f"sample {sample.id} does not say which policy drew it")
+            raise refused("one anchor per buffer", f"sample {sample.id} does not say which policy drew it")
         anchor = anchor or sample.policy_version
         if sample.policy_version != anchor:
-            raise _refused(
+            raise refused(
                 "one anchor per buffer", f"sample {sample.id} was drawn by {sample.policy_version}, others by {anchor}"
             )
 
@@ -294,13 +294,13 @@ def require_groups(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         if sample.group_id is None:
-            raise _refused("a group compares rollouts of one task", f"sample {sample.id} is in no group")
+            raise refused("a group compares rollouts of one task", f"sample {sample.id} is in no group")
         if sample.annotations.get("num_rows", 1.0) != 1.0:
-            raise _refused("a rollout is one row of its group", f"sample {sample.id} is a part of one")
+            raise refused("a rollout is one row of its group", f"sample {sample.id} is a part of one")
         groups.setdefault(sample.group_id, []).append(sample)
     for name, members in groups.items():
         if len(members) < 2:
-            raise _refused("a group of one has no group value", f"group {name} holds one rollout")
+            raise refused("a group of one has no group value", f"group {name} holds one rollout")
     return groups
 
 
@@ -311,7 +311,7 @@ def require_behavior(samples: Sequence[Sample]) -> None:
         if len(known) != len(sample.token_ids) or any(
             used and value is None for used, value in zip(sample.loss_mask, known, strict=True)
         ):
-            raise _refused("a ratio needs the engine's own log-probabilities", f"sample {sample.id} has none")
+            raise refused("a ratio needs the engine's own log-probabilities", f"sample {sample.id} has none")
 
 
 def require_pairs(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
@@ -319,15 +319,17 @@ def require_pairs(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
     pairs: dict[str, list[Sample]] = {}
     for sample in samples:
         if sample.group_id is None:
-            raise _refused("replies come in pairs", f"sample {sample.id} is in no group")
+            raise refused("replies come in pairs", f"sample {sample.id} is in no group")
         pairs.setdefault(sample.group_id, []).append(sample)
     for name, pair in pairs.items():
         if len(pair) != 2:
-            raise _refused("replies come in pairs", f"group {name} holds {len(pair)}")
+            raise refused("replies come in pairs", f"group {name} holds {len(pair)}")
         if len({sample.token_ids[: sample.completion_mask.index(True)] for sample in pair}) > 1:
-            raise _refused("a pair answers one request", f"the sides of pair {name} begin differently")
+            raise refused("a pair answers one request", f"the sides of pair {name} begin differently")
     return pairs
 
 
-def _refused(rule: str, why: str) -> RefusedError:
-    return RefusedError(f"The run is refused: {rule}.", f"{why[0].upper()}{why[1:]}.", "Build the dataset again.")
+def refused(rule: str, why: str, next_step: str = "") -> RefusedError:
+    """A broken requirement, by its name. Without `next_step` whoever knows where the rows came from adds one
+    (`curation.legal.require_legal`)."""
+    return RefusedError(f"The run is refused: {rule}.", f"{why[0].upper()}{why[1:]}.", next_step)

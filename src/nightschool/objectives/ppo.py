@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nightschool.errors import RefusedError
 from nightschool.objectives.advantages import generalized, whitened
 from nightschool.objectives.clipping import DUAL_CLIP, Clip
-from nightschool.objectives.legality import require_no_anchor, require_tokens
+from nightschool.objectives.legality import refused, require_no_anchor, require_tokens
 from nightschool.objectives.loss import LOGPROBS, VALUES, Aggregation, Anchored, Loss, Objective
 from nightschool.objectives.off_policy import (
     UNCORRECTED,
@@ -64,13 +63,15 @@ def annotate(samples: Sequence[Sample], rule: PpoRule) -> list[Sample]:
     require_correction(samples, rule.correction, rule.clip)
     for sample in samples:
         if sample.reward is None or not math.isfinite(sample.reward):
-            raise _refused("a missing reward is no number", f"Sample {sample.id} has none.")
+            raise refused("a missing reward is no number", f"Sample {sample.id} has none.")
         if rule.kl_weight:
             behavior_kl(sample)
         if sample.annotations.get(TRUNCATED) and sum(sample.loss_mask) < 2:
-            raise _refused("a truncated trajectory goes on from its last token", f"Sample {sample.id} has but one.")
+            raise refused("a truncated trajectory goes on from its last token", f"Sample {sample.id} has but one.")
     if rule.whiten and len(samples) < FEWEST:
-        raise _refused("whitening takes three sequences", f"There are {len(samples)}.")
+        raise refused(
+            "whitening takes three sequences", f"There are {len(samples)}.", "Set whiten = false, or collect more."
+        )
     return list(samples)
 
 
@@ -112,7 +113,3 @@ def _estimated(sample: Sample, rule: PpoRule) -> tuple[Sample, np.ndarray, np.nd
         rewards -= rule.kl_weight * behavior_kl(sample)
     advantage = generalized(rewards, values, after, rule.gamma, rule.trace_decay)
     return sample, advantage, advantage + values
-
-
-def _refused(rule: str, why: str) -> RefusedError:
-    return RefusedError(f"The run is refused: {rule}.", why, "Change the rule, or build the dataset again.")

@@ -22,7 +22,7 @@ class SftRule:
     conversation alike. `max_length`: the constant of `Aggregation.CONSTANT`. `certainty_weighted`: DFT, a token
     counts as much as the policy already believes in it."""
 
-    aggregation: str = Aggregation.TOKEN_MEAN.value
+    aggregation: Aggregation = Aggregation.TOKEN_MEAN
     max_length: float | None = None
     certainty_weighted: bool = False
 
@@ -54,7 +54,7 @@ def annotate_rewarded(samples: Sequence[Sample], rule: SftRule) -> list[Sample]:
 
 
 def loss(rule: SftRule) -> Loss:
-    settings = {"aggregation": Aggregation(rule.aggregation), "max_length": rule.max_length}
+    settings = {"aggregation": rule.aggregation, "max_length": rule.max_length}
     return Loss("dft" if rule.certainty_weighted else "sft", settings)
 
 

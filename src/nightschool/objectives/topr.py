@@ -25,7 +25,7 @@ class ToprRule:
     """`aggregation`: the published one divides a reply's loss by its length. `max_length`: of `Aggregation.CONSTANT`.
     `calibrated`: rewards between 0 and 1 are calibrated probabilities of success."""
 
-    aggregation: str = Aggregation.SEQUENCE_MEAN.value
+    aggregation: Aggregation = Aggregation.SEQUENCE_MEAN
     max_length: float | None = None
     calibrated: bool = False
 
@@ -42,7 +42,7 @@ def annotate(samples: Sequence[Sample], rule: ToprRule) -> list[Sample]:
 
 
 def loss(rule: ToprRule) -> Loss:
-    return Loss("topr", {"aggregation": Aggregation(rule.aggregation), "max_length": rule.max_length})
+    return Loss("topr", {"aggregation": rule.aggregation, "max_length": rule.max_length})
 
 
 TOPR = Objective("topr", ToprRule, annotate, loss, weighs_behavior=True)

@@ -333,7 +333,7 @@ class _Targets:
                 raise InputError(
                     f"Sample {sample.id} has a mask that does not fit.",
                     "It must cover every token, and the first token has nothing to predict it from.",
-                    "Build the dataset again.",
+                    "Correct its masks.",
                 )
             chosen = path[np.asarray(wanted, dtype=bool)]
             nodes.append(chosen)

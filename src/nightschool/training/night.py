@@ -18,6 +18,7 @@ from typing import Any
 from nightschool import __version__
 from nightschool.curation.dataset import Dataset, Line, Rows, Wanted
 from nightschool.curation.gathering import from_file, gather
+from nightschool.curation.legal import require_legal
 from nightschool.curation.written import REHEARSAL, read_written
 from nightschool.errors import InterruptedRun, NightschoolError, RefusedError
 from nightschool.models.fetch import find_model
@@ -34,7 +35,7 @@ from nightschool.store.database import Store
 from nightschool.store.ids import new_id
 from nightschool.training.backend import Backend
 from nightschool.training.loop import Course, Outcome, run_loop
-from nightschool.training.plans import BackendConfig, Plan, StudyConfig, config_of
+from nightschool.training.plans import BackendConfig, NumberFormat, Plan, StudyConfig, config_of
 from nightschool.training.runs import (
     Run,
     create_run,
@@ -62,7 +63,7 @@ def open_local(config: BackendConfig) -> Backend:
     from nightschool.models.lora import LoraConfig
     from nightschool.training.local import LocalBackend
 
-    dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
+    dtype = None if config.dtype == NumberFormat.AUTO else getattr(torch, config.dtype)
     base = load_base(find_model(config.model), dtype)
     return LocalBackend(base, LoraConfig(config.rank, config.alpha), config.token_budget)
 
@@ -134,7 +135,7 @@ def _choose(store: Store, run: Run, folder: Path, config: StudyConfig, data: Pat
             dataset = gather(conn, store.tenant, wanted, objective, renderer)
     else:
         dataset = from_file(data, wanted, objective, renderer)
-    objective.annotate(dataset.train, _rule(config))  # refused before anything is loaded
+    require_legal(objective, _rule(config), dataset, data)
     enter_dataset(store, dataset.rows.digest, run, dataset.as_of, len(dataset.train), dataset.summary)
     _write_dataset(folder, dataset)  # last: a run with this file never chooses again
 

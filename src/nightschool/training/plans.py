@@ -17,12 +17,20 @@ from nightschool.training.loop import LoopConfig
 from nightschool.training.runs import Run
 
 
+class NumberFormat(StrEnum):
+    """Of the base's weights. AUTO is what the device is quickest in."""
+
+    AUTO = "auto"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """The base model and the adapter's shape. `dtype`: auto, bfloat16 or float32, of the base alone."""
+    """The base model and the adapter's shape. `dtype`: of the base alone."""
 
     model: str = "smollm2-135m"
-    dtype: str = "auto"
+    dtype: NumberFormat = NumberFormat.AUTO
     rank: int = 16
     alpha: int = 32
     token_budget: int = 4096
