@@ -12,15 +12,15 @@ from statistics import fmean
 
 import clerk
 
-from nightschool.objectives import grpo
+from nightschool.objectives import family, grpo
 from nightschool.training.backend import AdamConfig
 
 GROUPS, GROUP_SIZE, EPOCHS = 8, 8, 2
 OPTIMIZER = AdamConfig(learning_rate=2e-3)
 VARIANTS = {  # as published, but for the constant that Dr. GRPO divides by: the longest reply there can be
-    "rloo": grpo.VARIANTS["rloo"],
-    "grpo": grpo.VARIANTS["grpo"],
-    "dr_grpo": replace(grpo.VARIANTS["dr_grpo"], max_length=float(clerk.MAX_TOKENS)),
+    "rloo": family.VARIANTS["rloo"],
+    "grpo": family.VARIANTS["grpo"],
+    "dr_grpo": replace(family.VARIANTS["dr_grpo"], max_length=float(clerk.MAX_TOKENS)),
 }
 
 

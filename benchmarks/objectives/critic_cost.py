@@ -28,7 +28,7 @@ from tiny import write_tiny_tokenizer
 
 from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig
-from nightschool.objectives.grpo import FAMILY, VARIANTS
+from nightschool.objectives.family import FAMILY, VARIANTS
 from nightschool.objectives.loss import VALUES
 from nightschool.objectives.ppo import PPO, PpoRule
 from nightschool.training.backend import AdamConfig

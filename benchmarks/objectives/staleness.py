@@ -23,7 +23,7 @@ from harness import COLORS, Experiment, Policy, Row, Seed, behavior, claim, inte
 from torch import Tensor
 
 from nightschool.objectives.clipping import NO_PENALTY
-from nightschool.objectives.grpo import FAMILY, VARIANTS
+from nightschool.objectives.family import FAMILY, VARIANTS
 from nightschool.objectives.loss import Objective
 from nightschool.objectives.oapl_group import OAPL_GROUP, OaplGroupRule
 from nightschool.objectives.off_policy import CORRECTIONS

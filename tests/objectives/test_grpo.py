@@ -10,22 +10,13 @@ import pytest
 from ratios import POLICY, batch_of, golden_rows, row
 
 from nightschool.errors import RefusedError, TooLittleDataError
+from nightschool.objectives.advantages import Baseline, Scale, compared
 from nightschool.objectives.catalog import find_objective
 from nightschool.objectives.clipping import BEHAVIOR
-from nightschool.objectives.grpo import (
-    FAILED,
-    TRUNCATED,
-    VARIANTS,
-    Baseline,
-    GrpoRule,
-    Overlong,
-    Scale,
-    advantages,
-    annotate,
-    loss,
-    shaped,
-)
+from nightschool.objectives.family import VARIANTS
+from nightschool.objectives.grpo import GrpoRule, annotate, loss
 from nightschool.objectives.off_policy import ORIGIN
+from nightschool.objectives.rollouts import FAILED, TRUNCATED, Overlong, shaped
 from nightschool.training.losses import LOSSES
 from nightschool.types import Sample
 
@@ -36,6 +27,11 @@ def group(rewards: list[float | None], name: str = "g", **more: Any) -> list[Sam
 
 def given(rows: list[Sample], rule: GrpoRule = GrpoRule()) -> list[float]:  # noqa: B008
     return [one.annotations["advantage"] for one in annotate(rows, rule)]
+
+
+def advantages(rewards: list[float], rule: GrpoRule) -> list[float]:
+    """Of one group."""
+    return compared([rewards], rule.baseline, rule.scale, rule.ddof, rule.epsilon)[0]
 
 
 @pytest.mark.parametrize(
@@ -126,9 +122,9 @@ def test_equal_groups_are_left_out_where_the_rule_says_so() -> None:
 def test_golden_g5_of_soft_overlong() -> None:
     rule = GrpoRule(scale=Scale.NONE, overlong=Overlong(max_length=20, cache=4))
     lengths = (16, 17, 18, 20, 21)
-    costs = [shaped(row("y", length, reward=0.0), rule) for length in lengths]
+    costs = [shaped(row("y", length, reward=0.0), rule.overlong, 0.0) for length in lengths]
     assert costs == pytest.approx([0.0, -0.25, -0.5, -1.0, -1.0])
-    assert shaped(row("y", 18, reward=1.0), rule) == pytest.approx(0.5)
+    assert shaped(row("y", 18, reward=1.0), rule.overlong, 0.0) == pytest.approx(0.5)
     short, long = replace(group([1])[0], id="s"), row("l", 20, reward=1.0, group_id="g")
     assert given([short, long], rule) == pytest.approx([0.5, -0.5])
 

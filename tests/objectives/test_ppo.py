@@ -17,7 +17,8 @@ from nightschool.models.lora import LoraConfig
 from nightschool.objectives.advantages import whitened
 from nightschool.objectives.clipping import BEHAVIOR
 from nightschool.objectives.off_policy import CORRECTIONS, ORIGIN, WEIGHT
-from nightschool.objectives.ppo import PPO, TRUNCATED, PpoRule, after_anchor, annotate, loss
+from nightschool.objectives.ppo import PPO, PpoRule, after_anchor, annotate, loss
+from nightschool.objectives.rollouts import TRUNCATED
 from nightschool.training.backend import AdamConfig
 from nightschool.training.local import LocalBackend
 from nightschool.training.loop import Course, LoopConfig, Now, run_loop

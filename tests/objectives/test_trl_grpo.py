@@ -20,8 +20,8 @@ import pytest
 import torch
 from ratios import ADVANTAGES, DRIFT, POLICY, STALENESS, batch_of, golden_rows
 
+from nightschool.objectives.advantages import Baseline, Scale, compared
 from nightschool.objectives.clipping import BEHAVIOR, Clip, Penalty, Ratio, Surrogate
-from nightschool.objectives.grpo import GrpoRule, Scale, advantages
 from nightschool.objectives.loss import Aggregation
 from nightschool.objectives.off_policy import CORRECTIONS, Correction, Weighing, weigh
 from nightschool.training.losses.clipped import clipped
@@ -177,7 +177,5 @@ def test_advantages(scale: str) -> None:
     mean = rewards.mean(1, keepdim=True)
     spread = {"group": rewards.std(1, keepdim=True), "batch": rewards.std(), "none": None}[scale]
     expected = rewards - mean if spread is None else (rewards - mean) / (spread + 1e-4)
-    rule = GrpoRule(scale=Scale(scale), epsilon=1e-4)
-    batch = rewards.std().item() if scale == "batch" else None
-    found = [advantages(one, rule, batch) for one in rewards.tolist()]
+    found = compared(rewards.tolist(), Baseline.MEAN, Scale(scale), 1, 1e-4)
     torch.testing.assert_close(torch.tensor(found), expected)

@@ -19,7 +19,8 @@ from tiny import make_tiny_model
 
 from nightschool.errors import InterruptedRun
 from nightschool.objectives.clipping import BEHAVIOR
-from nightschool.objectives.grpo import VARIANTS, GrpoRule, after_anchor, annotate, loss
+from nightschool.objectives.family import VARIANTS
+from nightschool.objectives.grpo import GrpoRule, after_anchor, annotate, loss
 from nightschool.objectives.loss import Loss
 from nightschool.objectives.off_policy import CORRECTIONS, WEIGHT
 from nightschool.training.backend import AdamConfig
@@ -90,7 +91,8 @@ import os, sys
 import torch, torch.distributed as dist
 from dataclasses import replace
 from ratios import POLICY, batch_of, golden_rows
-from nightschool.objectives.grpo import VARIANTS, loss
+from nightschool.objectives.family import VARIANTS
+from nightschool.objectives.grpo import loss
 from nightschool.objectives.off_policy import weigh
 from nightschool.training.losses import LOSSES
 rank = int(sys.argv[1])

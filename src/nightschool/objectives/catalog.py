@@ -9,7 +9,7 @@ from nightschool.objectives.apo import APO
 from nightschool.objectives.bco import BCO
 from nightschool.objectives.dpo import DPO
 from nightschool.objectives.dro import DRO
-from nightschool.objectives.grpo import FAMILY
+from nightschool.objectives.family import FAMILY
 from nightschool.objectives.hindsight import HINDSIGHT
 from nightschool.objectives.kto import KTO
 from nightschool.objectives.loss import Objective

@@ -54,6 +54,10 @@ class Correction:
     high: float = 2.0
     normalized: bool = False
 
+    @property
+    def weighs(self) -> bool:
+        return self.weighing != Weighing.NONE
+
 
 UNCORRECTED = Correction()
 CORRECTIONS = {
@@ -72,7 +76,7 @@ CORRECTIONS = {
 def require_correction(samples: Sequence[Sample], correction: Correction, clip: Clip) -> None:
     """Raises: RefusedError where staleness would count twice or not at all, or behavior log-probabilities that are
     read are missing."""
-    weighed, bypassed = correction.weighing != Weighing.NONE, clip.against == BEHAVIOR
+    weighed, bypassed = correction.weighs, clip.against == BEHAVIOR
     if weighed and bypassed:
         raise RefusedError(
             "The run is refused: staleness is corrected once.",
@@ -111,7 +115,7 @@ def weigh(samples: Sequence[Sample], correction: Correction) -> Anchored:
         "effective_sample_size": float(used.sum() ** 2 / np.square(used).sum()),
         "behavior_kl": float(_k3(np.concatenate(gaps)).mean()),
     }
-    if correction.weighing == Weighing.NONE:
+    if not correction.weighs:
         return Anchored(list(samples), figures)
     scale = used.mean() if correction.normalized else 1.0
     pairs = [
@@ -162,7 +166,7 @@ def _compared(gap: np.ndarray, weighing: Weighing) -> np.ndarray:
 
 
 def _inside(compared: np.ndarray, correction: Correction) -> np.ndarray:
-    if correction.weighing == Weighing.NONE:
+    if not correction.weighs:
         return np.ones_like(compared, dtype=bool)
     return (correction.low <= compared) & (compared <= correction.high)
 

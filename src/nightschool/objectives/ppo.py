@@ -3,34 +3,24 @@
 Implements: Schulman et al., arXiv:1707.06347, with generalized advantages (arXiv:1506.02438).
 Departs: a critic's values and the advantages are fixed for a window, as old policy and values are for one batch of
     rollouts; the batch that whitens is the buffer. KL to a fixed reference is in the rewards, as k1, where rows bring
-    `origin_logprobs`. A truncated trajectory's last token is left out: its value is what the one before goes on from.
+    `origin_logprobs`; where a truncated trajectory ends, says `rollouts.ended`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from nightschool.objectives.advantages import generalized, whitened
 from nightschool.objectives.clipping import DUAL_CLIP, Clip
-from nightschool.objectives.legality import refused, require_no_anchor, require_tokens
+from nightschool.objectives.legality import refused
 from nightschool.objectives.loss import LOGPROBS, VALUES, Aggregation, Anchored, Loss, Objective
-from nightschool.objectives.off_policy import (
-    UNCORRECTED,
-    Correction,
-    Weighing,
-    behavior_kl,
-    chosen,
-    noted,
-    require_correction,
-    weigh,
-)
+from nightschool.objectives.off_policy import UNCORRECTED, Correction, noted, require_correction, weigh
+from nightschool.objectives.rollouts import ended, require_trajectories, rewards_T
 from nightschool.types import Sample
 
-TRUNCATED = "truncated"
 FEWEST = 3  # sequences that are whitened together: of one or two it makes signs, whatever they are worth
 
 
@@ -58,28 +48,16 @@ def annotate(samples: Sequence[Sample], rule: PpoRule) -> list[Sample]:
     Raises:
         RefusedError: no reward, too few rows to whiten, or a requirement of `legality` or `off_policy` is broken.
     """
-    require_tokens(samples)
-    require_no_anchor(samples)
+    require_trajectories(samples, rule.kl_weight)
     require_correction(samples, rule.correction, rule.clip)
-    for sample in samples:
-        if sample.reward is None or not math.isfinite(sample.reward):
-            raise refused("a missing reward is no number", f"Sample {sample.id} has none.")
-        if rule.kl_weight:
-            behavior_kl(sample)
-        if sample.annotations.get(TRUNCATED) and sum(sample.loss_mask) < 2:
-            raise refused("a truncated trajectory goes on from its last token", f"Sample {sample.id} has but one.")
     if rule.whiten and len(samples) < FEWEST:
-        raise refused(
-            "whitening takes three sequences", f"There are {len(samples)}.", "Set whiten = false, or collect more."
-        )
+        raise refused("whitening takes three sequences", f"There are {len(samples)}.", "Set whiten to false.")
     return list(samples)
 
 
 def after_anchor(samples: Sequence[Sample], rule: PpoRule) -> Anchored:
-    """Give each loss token its `advantage`, `return` and, where staleness is corrected, `importance_weight`.
-
-    Figures: those of `off_policy.weigh`, and `explained_variance`, the share of the returns' that the critic knew.
-    """
+    """Give each loss token its `advantage`, `return` and, where staleness is corrected, `importance_weight`; figures
+    are those of `off_policy.weigh`, and `explained_variance`, the share of the returns' that the critic knew."""
     weighed = weigh(samples, rule.correction)
     rows, advantages, returns = zip(*(_estimated(sample, rule) for sample in weighed.samples), strict=True)
     total, left = np.var(np.concatenate(returns)), np.var(np.concatenate(advantages))
@@ -91,9 +69,8 @@ def after_anchor(samples: Sequence[Sample], rule: PpoRule) -> Anchored:
 
 
 def loss(rule: PpoRule) -> Loss:
-    weighted = rule.correction.weighing != Weighing.NONE
     critic = {"value_weight": rule.value_weight, "value_clip": rule.value_clip}
-    settings = {"clip": rule.clip, "weighted": weighted, "aggregation": rule.aggregation, **critic}
+    settings = {"clip": rule.clip, "weighted": rule.correction.weighs, "aggregation": rule.aggregation, **critic}
     return Loss("ppo", settings, outputs=frozenset({LOGPROBS, VALUES}))
 
 
@@ -102,14 +79,6 @@ PPO = Objective("ppo", PpoRule, annotate, loss, anchored=True, weighs_behavior=T
 
 def _estimated(sample: Sample, rule: PpoRule) -> tuple[Sample, np.ndarray, np.ndarray]:
     """The sample as it trains, its advantages, and the returns its critic learns."""
-    values, after = chosen(sample.token_annotations["reference_values"], sample), 0.0
-    if sample.annotations.get(TRUNCATED):
-        last = max(place for place, used in enumerate(sample.loss_mask) if used)
-        sample = replace(sample, loss_mask=(*sample.loss_mask[:last], False, *sample.loss_mask[last + 1 :]))
-        values, after = values[:-1], float(values[-1])
-    rewards = np.zeros(len(values))
-    rewards[-1] = sample.reward
-    if rule.kl_weight:
-        rewards -= rule.kl_weight * behavior_kl(sample)
-    advantage = generalized(rewards, values, after, rule.gamma, rule.trace_decay)
+    sample, values, after = ended(sample)
+    advantage = generalized(rewards_T(sample, rule.kl_weight), values, after, rule.gamma, rule.trace_decay)
     return sample, advantage, advantage + values

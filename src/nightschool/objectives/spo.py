@@ -10,13 +10,12 @@ Departs: whitened over the buffer, not over each batch of it. The value is any e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from nightschool.errors import RefusedError
+from nightschool.objectives.advantages import standardized
 from nightschool.objectives.clipping import CLIP, Clip
 from nightschool.objectives.loss import Aggregation, Loss, Objective
 from nightschool.objectives.regression import estimate_of, require_judged, reward_of
@@ -53,25 +52,13 @@ def annotate(samples: Sequence[Sample], rule: SpoRule) -> list[Sample]:
     raw = [reward_of(sample) - estimate_of(sample) for sample in samples]
     if rule.measure == Measure.TOKEN:
         counts = [sample.weight * sum(sample.loss_mask) for sample in samples]
-        advantages = whitened(raw, counts, sum(counts))
+        advantages = standardized(raw, counts, sum(counts))
     else:
-        advantages = whitened(raw, [1.0] * len(raw), len(raw) - 1)
+        advantages = standardized(raw, [1.0] * len(raw), len(raw) - 1)
     return [
         replace(sample, annotations={**sample.annotations, "advantage": advantage})
         for sample, advantage in zip(samples, advantages, strict=True)
     ]
-
-
-def whitened(raw: Sequence[float], counts: Sequence[float], freedom: float) -> list[float]:
-    """Advantages less their mean, over their deviation; `freedom` is what the sum of squares is divided by.
-
-    Raises: RefusedError: they do not differ, or there is only one.
-    """
-    mean = sum(c * a for c, a in zip(counts, raw, strict=True)) / sum(counts)
-    squares = sum(c * (a - mean) ** 2 for c, a in zip(counts, raw, strict=True))
-    if freedom <= 0 or squares <= 1e-12 * sum(counts):
-        raise RefusedError("The run is refused: whitening needs a spread.", "All advantages are one.", "Add rows.")
-    return [(a - mean) / math.sqrt(squares / freedom) for a in raw]
 
 
 def loss(rule: SpoRule) -> Loss:

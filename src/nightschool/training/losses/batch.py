@@ -16,6 +16,8 @@ from torch import Tensor
 from nightschool.errors import InputError
 from nightschool.objectives.loss import Aggregation
 
+MOST = 20.0  # nats: a ratio of e^20 and one beyond it are the same
+
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
@@ -75,6 +77,18 @@ class TokenBatch:
     def log_ratios(self, name: str = "reference_logprobs") -> Tensor:
         """Masked, summed log-ratio of the policy to given log-probabilities: (B,)."""
         return self.sums(self.logprobs - self.given(name))
+
+    def ratios(self, name: str, of_sequences: bool = False) -> Tensor:
+        """Importance ratios to given log-probabilities (N,): each token's own, or exp(mean of the token log-ratios) of
+        its sequence, whose gradient is then that of the token (Zheng et al., arXiv:2507.18071).
+
+        Edge: log-ratios beyond +-20 count as that, without gradient.
+        """
+        difference = self.logprobs - self.given(name)
+        if of_sequences:
+            mean = self.sums(difference.detach()) / self.lengths()
+            difference = mean[self.rows] + self.logprobs - self.logprobs.detach()
+        return difference.clamp(-MOST, MOST).exp()
 
     def pairs(self) -> tuple[Tensor, Tensor]:
         """Sequences two by two, as groups hold them: (B / 2,) each. Raises: InputError for any other group."""
