@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import torch
 
 from nightschool.models.attention import grouped_attention
-from nightschool.training.attention import BLOCK, TreePlan, tree_attention
+from nightschool.training.attention import BLOCK, TreePlan, subtree_ends, tree_attention
 from nightschool.training.packing import pack
 
 CPU = torch.device("cpu")
@@ -22,7 +23,7 @@ def tree_of(seed: int, lengths: list[int]) -> list[list[int]]:
 @pytest.mark.parametrize(
     "lengths",
     [[5, 9, 3], [40] * 12, [500, 30, 30, 80, 10], [BLOCK // 2], [BLOCK] * 3],
-    ids=["less than a block", "many branches", "several buckets", "one row", "block edges"],
+    ids=["less than a block", "many branches", "long and short", "one row", "block edges"],
 )
 def test_values_and_gradients_are_those_of_a_dense_mask(lengths: list[int]) -> None:
     (one,) = pack(tree_of(7, lengths))
@@ -46,8 +47,17 @@ def test_a_block_reads_only_its_ancestors() -> None:
     trunk = list(range(100))
     (one,) = pack([[*trunk, 200 + branch, *range(99)] for branch in range(20)])
     plan = TreePlan.of(one, torch.float32, CPU)
-    keys = sum(len(bucket.blocks) * bucket.num_keys for bucket in plan.buckets)
     assert one.num_tokens == 2100
-    # a block of 64 spans at most two branches: 100 shared + 2 branches' rests, far below 2,100
-    assert keys < plan.num_blocks * 350
-    assert sorted(block for bucket in plan.buckets for block in bucket.blocks) == list(range(plan.num_blocks))
+    keys = [sum(end - first for first, end in block.ranges) for block in plan.blocks]
+    # a block of 128 spans at most three branches: 100 shared + the rests of three, far below 2,100
+    assert max(keys) <= 100 + 3 * 100
+    assert [(block.first, block.end) for block in plan.blocks] == [
+        (first, min(first + BLOCK, 2100)) for first in range(0, 2100, BLOCK)
+    ]
+
+
+def test_a_node_is_followed_by_its_descendants() -> None:
+    #   0 - 1 - 2
+    #    \   \ 3
+    #     4        5 (a root)
+    assert subtree_ends(np.array([-1, 0, 1, 1, 0, -1])).tolist() == [5, 4, 3, 4, 5, 6]

@@ -21,12 +21,13 @@ from nightschool.objectives.loss import LOGPROBS, TOP, VALUES, Terms, outputs_of
 from nightschool.releases.manifest import template_digest, tokenizer_digest
 from nightschool.training import attention
 from nightschool.training.adam import Adam
-from nightschool.training.attention import TreePlan
 from nightschool.training.backend import AdamConfig, Identity, LossReport, NotFiniteError, StepReport
+from nightschool.training.bodies import Body
 from nightschool.training.critic import CRITIC, MOMENTS, Critic
 from nightschool.training.logprobs import likeliest, target_logprobs, top_logprobs
 from nightschool.training.losses.mixing import TOP_IDS, count, couples, total_loss
-from nightschool.training.packing import TOKEN_BUDGET, Pack, pack
+from nightschool.training.packing import TOKEN_BUDGET, Pack
+from nightschool.training.stack import KEEP_BYTES
 from nightschool.types import Json, Sample
 
 POLICY = "policy"
@@ -51,8 +52,8 @@ class LocalBackend:
         self.seed = seed
         self.head = _plain_head(base.network)
         attention.register()
-        cast(Any, base.network).set_attn_implementation(attention.NAME)
         self.lora = LoraModel(base.network, config.targets)
+        self.body = Body.of(base, self.lora, KEEP_BYTES)
         self.adam: Adam | None = None
         self.critic: Critic | None = None
         self.last_step: StepReport | None = None
@@ -93,7 +94,7 @@ class LocalBackend:
             chosen = [samples[row] for row in one.rows]
             masks = [sample.loss_mask for sample in chosen]
             values = self._judge(one, chosen, masks) if VALUES in wanted else None
-            hidden, targets = self._hidden(one, POLICY), _Targets.of(one, chosen, masks)
+            hidden, targets = self.body.hidden(one, POLICY), _Targets.of(one, chosen, masks)
             scored = self._of_targets(hidden, targets)
             named = TOP in wanted and any(TOP_IDS in sample.token_annotations for sample in chosen)
             top = self._of_top(hidden, targets, chosen, masks) if named else None
@@ -124,7 +125,7 @@ class LocalBackend:
             masks = [sample.completion_mask for sample in chosen]
             targets = _Targets.of(one, chosen, masks)
             parents = torch.from_numpy(targets.parents).to(self.base.device)
-            ids = likeliest(self._hidden(one, POLICY)[parents], self.head, k).cpu().numpy()[targets.gather]
+            ids = likeliest(self.body.hidden(one, POLICY)[parents], self.head, k).cpu().numpy()[targets.gather]
             _spread(found, one, ids.astype(np.int32), masks, -1)
         return found
 
@@ -134,7 +135,7 @@ class LocalBackend:
         for one in self._packs(samples):
             chosen = [samples[row] for row in one.rows]
             masks = [sample.completion_mask for sample in chosen]
-            scored = self._of_top(self._hidden(one, POLICY), _Targets.of(one, chosen, masks), chosen, masks)
+            scored = self._of_top(self.body.hidden(one, POLICY), _Targets.of(one, chosen, masks), chosen, masks)
             _spread(found, one, scored.cpu().numpy(), masks, np.nan)
         return found
 
@@ -236,7 +237,7 @@ class LocalBackend:
         )
 
     def _packs(self, samples: Sequence[Sample]) -> list[Pack]:
-        return pack([sample.token_ids for sample in samples], self.token_budget)
+        return self.body.packs([sample.token_ids for sample in samples], self.token_budget)
 
     def _drop_gradient(self) -> None:
         assert self.adam is not None
@@ -247,7 +248,7 @@ class LocalBackend:
     def _score(self, one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> Tensor:
         """Log-probabilities (N,) of the masked tokens of a pack's samples, flat in their order; a token shared by
         samples is scored once."""
-        return self._of_targets(self._hidden(one, POLICY), _Targets.of(one, samples, masks))
+        return self._of_targets(self.body.hidden(one, POLICY), _Targets.of(one, samples, masks))
 
     def _of_targets(self, hidden: Tensor, targets: _Targets) -> Tensor:
         device = self.base.device
@@ -284,19 +285,7 @@ class LocalBackend:
             self.critic = Critic.fresh(self.lora, self.config, self.head, self.seed)
         targets = _Targets.of(one, samples, masks)
         nodes = torch.from_numpy(targets.parents[targets.gather]).to(self.base.device)
-        return self.critic.values(self._hidden(one, CRITIC)[nodes])
-
-    def _hidden(self, one: Pack, adapter: str) -> Tensor:
-        """Hidden states (T, D) of a pack's nodes, before the output layer."""
-        device = self.base.device
-        self.lora.routing.spans = [(adapter, 0, 1)]
-        body = self.base.network.get_submodule(self.base.network.base_model_prefix)  # type: ignore[arg-type]
-        return body(
-            input_ids=torch.from_numpy(one.token_ids)[None].to(device),
-            position_ids=torch.from_numpy(one.position_ids)[None].to(device),
-            use_cache=False,
-            tree=TreePlan.of(one, self.base.dtype, device),
-        ).last_hidden_state[0]
+        return self.critic.values(self.body.hidden(one, CRITIC)[nodes])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,121 @@
+"""Which forward computes a network's hidden states over a pack, decided by trying.
+
+The network's own attention over each sequence alone is the truth. `Stack` and, failing that, the network's layers with
+tree attention are taken if they give the same on a small tree. What can do neither (recurrent layers would read their
+siblings), and what looks back through a window that is shorter than a sequence, gets its sequences one by one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from nightschool.models.base import BaseModel
+from nightschool.models.lora import LoraModel
+from nightschool.training import attention
+from nightschool.training.attention import TreePlan
+from nightschool.training.packing import Pack, pack
+from nightschool.training.stack import Stack
+
+PROBE = ([3, 5, 7, 11, 13, 6, 4, 9], [3, 5, 7, 11, 2, 8], [12, 3, 5])  # two branches of one trunk, and another tree
+CLOSE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}  # of a hidden state's length, at the median
+
+
+class Forward(Protocol):
+    """Normalized hidden states (T, hidden) of a pack's nodes, with a gradient for the adapter if one is named."""
+
+    def hidden(self, one: Pack, adapter: str | None) -> Tensor: ...
+
+
+class Body:
+    """A network's layers: `tree` for packs of many sequences, if it has one, and `alone` for one sequence at a time.
+
+    `window`: how far back its attention looks at most, in tokens; `None` without a limit.
+    """
+
+    def __init__(self, tree: Forward | None, alone: Forward, window: int | None) -> None:
+        self.tree, self.alone, self.window = tree, alone, window
+
+    @classmethod
+    def of(cls, base: BaseModel, lora: LoraModel, keep_bytes: int) -> Body:
+        """The fastest forward that gives what the network gives."""
+        alone = Layers(base, lora, tree=False)
+        packs = Body(None, alone, None).packs(PROBE, 0)
+        with torch.no_grad():
+            truth = torch.cat([alone.hidden(one, None) for one in packs])
+        fitting = (one for one in _candidates(base, lora, keep_bytes) if _agrees(one, truth))
+        return cls(next(fitting, None), alone, _window(base.network.config))
+
+    def packs(self, sequences: Sequence[Sequence[int]], token_budget: int) -> list[Pack]:
+        """What goes through one forward together. See `packing.pack`."""
+        short = [row for row, ids in enumerate(sequences) if self._fits(len(ids))]
+        found = pack([sequences[row] for row in short], token_budget)
+        found = [replace(one, rows=tuple(short[row] for row in one.rows)) for one in found]
+        for row, ids in enumerate(sequences):
+            if not self._fits(len(ids)):
+                found += [replace(one, rows=(row,)) for one in pack([ids])]
+        return found
+
+    def hidden(self, one: Pack, adapter: str | None) -> Tensor:
+        longest = max(len(path) for path in one.places)
+        forward = self.tree if self.tree is not None and self._fits(longest) else self.alone
+        return forward.hidden(one, adapter)
+
+    def _fits(self, length: int) -> bool:
+        return self.tree is not None and (self.window is None or length <= self.window)
+
+
+class Layers:
+    """The network's own layers, with tree attention or with its own."""
+
+    def __init__(self, base: BaseModel, lora: LoraModel, tree: bool) -> None:
+        self._base, self._lora, self._tree = base, lora, tree
+        network = cast(Any, base.network)
+        own = "sdpa" if network._supports_sdpa else "eager"
+        self._implementation = attention.NAME if tree else own
+        self._known = inspect.signature(network.base_model.forward).parameters
+
+    def hidden(self, one: Pack, adapter: str | None) -> Tensor:
+        network, device = cast(Any, self._base.network), self._base.device
+        network.set_attn_implementation(self._implementation)
+        self._lora.routing.spans = [] if adapter is None else [(adapter, 0, 1)]
+        inputs = {
+            "input_ids": torch.from_numpy(one.token_ids)[None].to(device),
+            "position_ids": torch.from_numpy(one.position_ids)[None].to(device),
+        }
+        given = {name: value for name, value in inputs.items() if name in self._known}
+        tree = {"tree": TreePlan.of(one, self._base.dtype, device)} if self._tree else {}
+        return network.base_model(**given, **tree, use_cache=False).last_hidden_state[0]
+
+
+def _candidates(base: BaseModel, lora: LoraModel, keep_bytes: int) -> Iterator[Forward]:
+    if (stack := Stack.of(base.network, keep_bytes)) is not None:
+        yield stack
+    yield Layers(base, lora, tree=True)
+
+
+def _agrees(forward: Forward, truth: Tensor) -> bool:
+    """Whether a forward over the probe's tree gives what each of its sequences gives alone."""
+    (one,) = pack(PROBE)
+    try:
+        with torch.no_grad():
+            found = forward.hidden(one, None)
+    except (TypeError, RuntimeError, AssertionError):  # layers that know nothing of a tree
+        return False
+    by_row = dict(zip(one.rows, one.places, strict=True))
+    found = torch.cat([found[torch.from_numpy(by_row[row]).to(found.device)] for row in range(len(PROBE))]).float()
+    distance = (found - truth.float()).norm(dim=-1) / truth.float().norm(dim=-1)
+    return bool(distance.median() < CLOSE[truth.dtype] and distance.quantile(0.9) < 2 * CLOSE[truth.dtype])
+
+
+def _window(config: Any) -> int | None:
+    """The shortest window of a network's layers, if it has any."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and "sliding_attention" not in kinds:
+        return None
+    return getattr(config, "sliding_window", None)
