@@ -15,9 +15,9 @@ from nightschool.access.identity import Access
 from nightschool.dashboard.app import CSP, build_dashboard
 from nightschool.dashboard.pages import index_page
 from nightschool.dashboard.queries.scope import Scope
+from nightschool.jobs.alive import LEASE_S
 from nightschool.store import schema
 from nightschool.store.database import Store
-from nightschool.training.runs import LEASE_S
 
 LISTS = ["/", "/sessions", "/feedback", "/feedback?state=parked", "/ledger", "/imports", "/keys", "/runs", "/releases"]
 STATES = ["empty", "twelve", "waiting", "nights", "recorded", "hostile"]

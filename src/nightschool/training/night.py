@@ -21,6 +21,7 @@ from nightschool.curation.gathering import from_file, gather
 from nightschool.curation.legal import require_legal
 from nightschool.curation.written import REHEARSAL, read_written
 from nightschool.errors import InterruptedRun, NightschoolError, RefusedError
+from nightschool.jobs.alive import kept_alive
 from nightschool.models.fetch import find_model
 from nightschool.objectives import oapl
 from nightschool.objectives.catalog import find_objective
@@ -41,7 +42,6 @@ from nightschool.training.runs import (
     create_run,
     enter_dataset,
     enter_ledger,
-    kept_alive,
     load_run,
     lock_run,
     run_folder,

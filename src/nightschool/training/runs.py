@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from nightschool.store.schema import datasets, ledger, run_metrics, runs
 from nightschool.types import Json, LedgerState, Sample
 
 ROWS_PER_WRITE = 500  # a write of the store stays well below 50 ms
-BEAT_S, LEASE_S = 10.0, 60.0  # how often a run says that it lives, and how long that is believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,35 +143,6 @@ def lock_run(folder: Path) -> Iterator[None]:
                 f"Run {folder.name} is being worked on.", "Another process holds its lock.", "nightschool status"
             ) from None
         yield
-
-
-@contextmanager
-def kept_alive(store: Store, run_id: str) -> Iterator[None]:
-    """Renew a run's lease every `BEAT_S`: a process that is killed leaves a lease that runs out."""
-    ended = threading.Event()
-    mine = (runs.c.tenant == store.tenant, runs.c.id == run_id, runs.c.state == "running")
-
-    def renew(conn: sa.Connection) -> None:
-        conn.execute(sa.update(runs).where(*mine).values(updated_at=time.time()))
-
-    def beat() -> None:
-        while not ended.wait(BEAT_S):
-            store.submit(renew)  # one that fails is followed by another
-
-    beating = threading.Thread(target=beat, name=f"run {run_id}", daemon=True)
-    beating.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        beating.join()
-
-
-def state_at(now: float) -> sa.ColumnElement[str]:
-    """The state of the rows of `runs`: one that says `running`, and has not been heard of for `LEASE_S`, was
-    interrupted, whoever failed to write it."""
-    silent = sa.and_(runs.c.state == "running", runs.c.updated_at < now - LEASE_S)
-    return sa.case((silent, "interrupted"), else_=runs.c.state)
 
 
 def _columns(run: Run) -> Json:

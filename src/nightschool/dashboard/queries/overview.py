@@ -11,8 +11,8 @@ from nightschool.dashboard.queries.material import material
 from nightschool.dashboard.queries.outcomes import has_thumb, is_up, thumb_scores
 from nightschool.dashboard.queries.scope import Names, Scope, names
 from nightschool.gate.statistics import newcombe, wilson
+from nightschool.jobs.alive import state_at
 from nightschool.store.schema import exchanges, feedback, releases, runs, sessions, verdicts
-from nightschool.training.runs import state_at
 from nightschool.types import Json
 
 NEEDED_JUDGED = 30  # below that a share is drawn hollow and says "not enough data"

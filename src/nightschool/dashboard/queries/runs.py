@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from nightschool.dashboard.queries.scope import Scope, agents, names
 from nightschool.dashboard.series import Points
+from nightschool.jobs.alive import state_at
 from nightschool.store.schema import adapters, datasets, ledger, run_metrics, runs, verdicts
-from nightschool.training.runs import state_at
 from nightschool.types import Json
 
 PAGE_ROWS = 50

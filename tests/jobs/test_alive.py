@@ -12,20 +12,22 @@ from patience import wait_until
 
 from nightschool.dashboard.pages import run_page, runs_page
 from nightschool.dashboard.queries.scope import Scope
+from nightschool.jobs import alive
+from nightschool.jobs.alive import LEASE_S, kept_alive, state_at
 from nightschool.store import schema
 from nightschool.store.database import Store
-from nightschool.training import runs
-from nightschool.training.runs import LEASE_S, Run, create_run, kept_alive, state_at, update_run
+from nightschool.training.runs import Run, create_run, update_run
 
 LIVES = """
 import sys, time
 from pathlib import Path
+from nightschool.jobs import alive
 from nightschool.store.database import Store
 from nightschool.training import runs
-runs.BEAT_S = 0.05
+alive.BEAT_S = 0.05
 with Store.open(Path(sys.argv[1])) as store:
     runs.create_run(store, Path(sys.argv[2]), runs.Run("r-1", "shop", "dpo", "running", {}, {}))
-    with runs.kept_alive(store, "r-1"):
+    with alive.kept_alive(store, "r-1"):
         time.sleep(600)
 """
 
@@ -66,7 +68,7 @@ def test_a_killed_run_is_shown_as_interrupted_with_the_command_that_resumes_it(t
 
 @pytest.mark.parametrize("kind", ON_BOTH)
 def test_only_running_runs_are_renewed(new_place, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "BEAT_S", 0.02)
+    monkeypatch.setattr(alive, "BEAT_S", 0.02)
     with new_place(kind, tmp_path) as place, Store.open(place) as store:
         create_run(store, tmp_path, Run("r-1", "shop", "dpo", "running", {}, {}))
         with kept_alive(store, "r-1"):
