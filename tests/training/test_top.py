@@ -14,11 +14,11 @@ from torch import nn
 
 from nightschool.objectives.loss import LOGPROBS, TOP, Loss
 from nightschool.training.local import LocalBackend
-from nightschool.training.logprobs import likeliest, target_logprobs, top_logprobs
+from nightschool.training.logprobs import Head, likeliest, target_logprobs, top_logprobs
 from nightschool.types import Sample
 
 
-def test_values_and_gradients_are_those_of_a_whole_softmax() -> None:
+def test_values_and_gradients_are_those_of_a_whole_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     head = nn.Linear(5, 11, bias=False)
     head.weight.requires_grad_(False)
@@ -26,13 +26,17 @@ def test_values_and_gradients_are_those_of_a_whole_softmax() -> None:
     targets, temperatures = torch.randint(0, 11, (4, 3)), torch.tensor([1.0, 0.7, 1.3, 1.0])
     wanted = (head(hidden) / temperatures[:, None]).log_softmax(-1).gather(1, targets)
     pull = torch.randn(4, 3)
-    (expected,) = torch.autograd.grad((wanted * pull).sum(), hidden)
+    (expected,) = torch.autograd.grad((wanted * pull).sum(), hidden, retain_graph=True)
     found = top_logprobs(hidden, head, targets, temperatures)
     (slopes,) = torch.autograd.grad((found * pull).sum(), hidden)
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(slopes, expected, atol=1e-5, rtol=1e-4)
-    one = target_logprobs(hidden, head, targets[:, 0], temperatures)
+    monkeypatch.setattr("nightschool.training.logprobs.TILE", 4)
+    one = target_logprobs(hidden, Head(head), targets[:, 0], temperatures)
     torch.testing.assert_close(found[:, 0], one)
+    (expected,) = torch.autograd.grad((wanted[:, 0] * pull[:, 0]).sum(), hidden)
+    (slopes,) = torch.autograd.grad((one * pull[:, 0]).sum(), hidden)
+    torch.testing.assert_close(slopes, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_the_likeliest_come_first() -> None:

@@ -58,6 +58,15 @@ def join(linears: list[nn.Linear]) -> nn.Linear:
     return joined
 
 
+def rows_of(linear: nn.Linear, first: int, end: int) -> nn.Linear:
+    """A linear layer with some of another's outputs, on the same memory."""
+    weight, bias = linear.weight[first:end], None if linear.bias is None else linear.bias[first:end]
+    part = nn.Linear(linear.in_features, len(weight), bias=bias is not None, device="meta")
+    part.weight = nn.Parameter(weight, requires_grad=False)
+    part.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+    return part
+
+
 def pack(weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach())
 

@@ -24,7 +24,7 @@ from nightschool.training.adam import Adam
 from nightschool.training.backend import AdamConfig, Identity, LossReport, NotFiniteError, StepReport
 from nightschool.training.bodies import Body
 from nightschool.training.critic import CRITIC, MOMENTS, Critic
-from nightschool.training.logprobs import likeliest, target_logprobs, top_logprobs
+from nightschool.training.logprobs import Head, likeliest, target_logprobs, top_logprobs
 from nightschool.training.losses.mixing import TOP_IDS, count, couples, total_loss
 from nightschool.training.packing import TOKEN_BUDGET, Pack
 from nightschool.training.stack import KEEP_BYTES
@@ -51,6 +51,7 @@ class LocalBackend:
         self.token_budget = token_budget
         self.seed = seed
         self.head = _plain_head(base.network)
+        self.tiles = Head(self.head)
         attention.register()
         self.lora = LoraModel(base.network, config.targets)
         self.body = Body.of(base, self.lora, KEEP_BYTES)
@@ -254,7 +255,7 @@ class LocalBackend:
         device = self.base.device
         unique = target_logprobs(
             hidden[torch.from_numpy(targets.parents).to(device)],
-            self.head,
+            self.tiles,
             torch.from_numpy(targets.token_ids).to(device),
             torch.from_numpy(targets.temperatures).to(device),
         )

@@ -7,16 +7,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nightschool.models.products import Product, Pullback, can_pack, rows_of
+
 CHUNK_ROWS = 256
+TILE = 4096  # tokens of the vocabulary at a time: with the rows above, 2 MB of logits in bfloat16
 
 
-def target_logprobs(hidden: Tensor, head: nn.Linear, targets: Tensor, temperatures: Tensor) -> Tensor:
+class Head:
+    """An output layer cut into tiles of the vocabulary, for `target_logprobs`."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        packs = can_pack(linear.weight)
+        self.weight = linear.weight.detach()
+        self.tiles: list[tuple[int, Product, Pullback]] = []
+        for first in range(0, linear.out_features, TILE):
+            part = rows_of(linear, first, first + TILE)
+            self.tiles.append((first, Product([part], packs), Pullback([part], packs)))
+
+
+def target_logprobs(hidden: Tensor, head: Head, targets: Tensor, temperatures: Tensor) -> Tensor:
     """log softmax(head(hidden) / temperature)[target] in float32.
 
-    Memory is `CHUNK_ROWS` x V at any time: the head is frozen, so the gradient with respect to the hidden
-    state is known in closed form, (W[target] - softmax @ W) / temperature, and is computed with the
-    forward.
+    Memory is `CHUNK_ROWS` x `TILE` at any time: the head is frozen, so the gradient with respect to the hidden state
+    is known in closed form, (W[target] - softmax @ W) / temperature, and both are sums over the vocabulary, taken tile
+    by tile relative to the largest logit so far.
 
+    Implements: the online softmax of Milakov and Gimelshein, arXiv:1805.02867.
     Shapes: hidden (N, D), targets (N,), temperatures (N,) float32 -> (N,).
     """
     return _TargetLogprobs.apply(hidden, head, targets, temperatures)  # type: ignore[return-value]
@@ -24,18 +40,16 @@ def target_logprobs(hidden: Tensor, head: nn.Linear, targets: Tensor, temperatur
 
 class _TargetLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: nn.Linear, targets: Tensor, temperatures: Tensor) -> Tensor:
-        need_gradient = ctx.needs_input_grad[0]
-        weight = head.weight
+    def forward(ctx: Any, hidden: Tensor, head: Head, targets: Tensor, temperatures: Tensor) -> Tensor:
         out = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
-        slopes = torch.empty_like(hidden) if need_gradient else None
+        slopes = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         for first in range(0, len(targets), CHUNK_ROWS):
             part = slice(first, first + CHUNK_ROWS)
-            logits = head(hidden[part]).float().div_(temperatures[part, None])
-            out[part] = logits.gather(1, targets[part, None])[:, 0] - logits.logsumexp(dim=1)
-            if slopes is not None:
-                expected = logits.softmax(dim=1).to(weight.dtype) @ weight
-                slopes[part] = ((weight[targets[part]] - expected) / temperatures[part, None]).to(hidden.dtype)
+            out[part], expected = _summed(
+                hidden[part], head, targets[part], temperatures[part, None], slopes is not None
+            )
+            if slopes is not None and expected is not None:
+                slopes[part] = ((head.weight[targets[part]] - expected) / temperatures[part, None]).to(hidden.dtype)
         if slopes is not None:
             ctx.save_for_backward(slopes)
         return out
@@ -44,6 +58,25 @@ class _TargetLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None, None, None]:
         (slopes,) = ctx.saved_tensors
         return slopes * grad_outputs[0][:, None].to(slopes.dtype), None, None, None
+
+
+def _summed(
+    hidden: Tensor, head: Head, targets: Tensor, temperatures: Tensor, averages: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities (n,) of targets (n,), and softmax @ W (n, D) in float32 if it is asked for."""
+    chosen = torch.empty(len(hidden), 1, device=hidden.device)
+    largest, total = torch.full_like(chosen, -torch.inf), torch.zeros_like(chosen)
+    average = torch.zeros(hidden.shape, device=hidden.device) if averages else None
+    for first, product, pullback in head.tiles:
+        logits = product(hidden).float().div_(temperatures)
+        inside = ((targets >= first) & (targets < first + logits.shape[1])).nonzero()[:, 0]
+        chosen[inside, 0] = logits[inside, targets[inside] - first]
+        before, largest = largest, torch.maximum(largest, logits.amax(dim=1, keepdim=True))
+        shrunk, weights = (before - largest).exp_(), logits.sub_(largest).exp_()
+        total.mul_(shrunk).add_(weights.sum(dim=1, keepdim=True))
+        if average is not None:
+            average.mul_(shrunk).add_(pullback(weights.to(hidden.dtype)))
+    return (chosen - largest - total.log())[:, 0], None if average is None else average.div_(total)
 
 
 def top_logprobs(hidden: Tensor, head: nn.Linear, targets: Tensor, temperatures: Tensor) -> Tensor:
