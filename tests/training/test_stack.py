@@ -147,12 +147,12 @@ def test_recurrent_layers_get_their_sequences_one_by_one(tmp_path: Path) -> None
 
 
 def test_a_window_matters_only_to_sequences_longer_than_it(tmp_path: Path) -> None:
-    base = made(tmp_path / "model", "Mistral", sliding_window=10, head_dim=8)
+    base = made(tmp_path / "model", "Mistral", sliding_window=20, head_dim=8)
     body = body_of(base)
     assert isinstance(body.tree, Stack)
-    long, short = [3, *range(20, 39)], [3, 4, 5]
+    long, short = [3, *range(20, 49)], [3, 4, 5]
     packs = body.packs([long, short, [3, 4, 6]], 100)
-    assert sorted((one.rows, one.num_tokens) for one in packs) == [((0,), 20), ((1, 2), 4)]
+    assert sorted((one.rows, one.num_tokens) for one in packs) == [((0,), 30), ((1, 2), 4)]
     network: Any = base.network
     network.set_attn_implementation("sdpa")
     truth = network.base_model(torch.tensor([long])).last_hidden_state[0]

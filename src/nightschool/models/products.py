@@ -63,7 +63,8 @@ def rows_of(linear: nn.Linear, first: int, end: int) -> nn.Linear:
     weight, bias = linear.weight[first:end], None if linear.bias is None else linear.bias[first:end]
     part = nn.Linear(linear.in_features, len(weight), bias=bias is not None, device="meta")
     part.weight = nn.Parameter(weight, requires_grad=False)
-    part.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+    if bias is not None:
+        part.bias = nn.Parameter(bias, requires_grad=False)
     return part
 
 
