@@ -30,7 +30,6 @@ MANY_PARAMETERS = {
     "cli/up.py up": "each parameter is one option of the command line",
     "cli/train.py train": "each parameter is one option of the command line",
     "dashboard/intervals.py row": "an interval is three numbers",
-    "engine/decoding.py decoding_attention": "the signature the model library calls",
     "releases/aliases.py promote": "the words of a promotion, all but three with defaults",
     "training/attention.py tree_attention": "the signature the model library calls",
 }

@@ -6,15 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from nightschool.engine import decoding
-from nightschool.engine.decoding import Group, decoding_attention
+from nightschool.engine.decoding import Attention, Group, Prefix, looks_of
 from nightschool.engine.projections import project
 from nightschool.models.attention import additive, grouped_attention
 from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig, LoraModel
 from nightschool.models.products import can_pack, join, multiply, pack
 
-ROWS, HEADS, KV_HEADS, WIDTH, SEEN = 6, 4, 2, 16, 40
+ROWS, HEADS, KV_HEADS, WIDTH, SLOTS = 6, 4, 2, 16, 70
 
 
 @pytest.fixture
@@ -23,43 +22,47 @@ def dice() -> torch.Generator:
 
 
 def test_groups_with_shared_prefixes_give_what_each_row_gives_alone(dice):
-    query = torch.randn(ROWS, HEADS, 1, WIDTH, generator=dice)
-    key, value = (torch.randn(ROWS, KV_HEADS, SEEN, WIDTH, generator=dice) for _ in range(2))
-    for tensor in (key, value):
+    query = torch.randn(ROWS, 1, HEADS, WIDTH, generator=dice)
+    keys, values = (torch.randn(ROWS, KV_HEADS, SLOTS, WIDTH, generator=dice) for _ in range(2))
+    for tensor in (keys, values):
         tensor[:3, :, :20] = tensor[0, :, :20]  # rows 0-2 share 20 positions, rows 4-5 share 7
         tensor[4:, :, :7] = tensor[4, :, :7]
-    lengths = torch.tensor([25, 21, 40, 3, 9, 30])
-    mask = additive(torch.arange(SEEN) < lengths[:, None, None, None], torch.float32)
-    groups = (Group(0, 3, 20, 40), Group(3, 4, 0, 3), Group(4, 6, 7, 30))
-    expected, _ = grouped_attention(nn.Module(), query, key, value, mask, 0.3)
-    found, _ = decoding_attention(nn.Module(), query, key, value, mask, 0.3, groups=groups)
-    assert found.shape == expected.shape
-    assert (found - expected).abs().max() < 1e-5
-    key[1, :, 5] += 1  # a row's own copy of the shared part is not read: that is what saves the time
-    again, _ = decoding_attention(nn.Module(), query, key, value, mask, 0.3, groups=groups)
-    assert torch.equal(again, found)
+    positions = torch.tensor([24, 20, 39, 2, 8, 29])[:, None]
+    mask = additive(torch.arange(SLOTS) <= positions[:, None, None], torch.float32)
+    expected, _ = grouped_attention(nn.Module(), query.transpose(1, 2), keys, values, mask, 0.3)
+    of_first, of_second = (
+        Prefix(keys[row, None, :, :length].mT, values[row, None, :, :length]) for row, length in ((0, 20), (4, 7))
+    )
+    groups = (Group(0, 3, 20, 40, of_first), Group(3, 4, 0, 3), Group(4, 6, 7, 30, of_second))
+    looks = looks_of(groups, positions, SLOTS, torch.float32)
+    attend = Attention(0.3)
+    found = attend(0, query, keys, values, looks)
+    assert found.shape == (ROWS, 1, HEADS * WIDTH)
+    assert (found - expected.flatten(2)).abs().max() < 1e-5
+    keys[1, :, 5] += 1  # a row's own copy of the shared part is not read: that is what saves the time
+    assert torch.equal(attend(0, query, keys, values, looks), found)
 
 
-def test_this_build_of_torch_can_share():
-    assert decoding.can_share(torch.device("cpu"), torch.float32)
-    assert decoding.can_share(torch.device("cpu"), torch.bfloat16)
-    assert not decoding.can_share(torch.device("meta"), torch.float32)
+def test_several_new_tokens_of_a_row_see_each_other_in_order(dice):
+    query = torch.randn(2, 5, HEADS, WIDTH, generator=dice)
+    keys, values = (torch.randn(2, KV_HEADS, SLOTS, WIDTH, generator=dice) for _ in range(2))
+    positions = torch.tensor([[30, 31, 32, 33, 34], [2, 3, 4, 4, 4]])  # the second row is padded
+    mask = additive(torch.arange(SLOTS) <= positions[:, None, :, None], torch.float32)
+    expected, _ = grouped_attention(nn.Module(), query.transpose(1, 2), keys, values, mask, 0.3)
+    looks = looks_of((Group(0, 2, 0, 35),), positions, SLOTS, torch.float32)
+    assert (Attention(0.3)(0, query, keys, values, looks) - expected.flatten(2)).abs().max() < 1e-5
 
 
 def test_the_scheduler_shares_a_long_common_prompt_and_scores_stay_right(desk, reference, monkeypatch):
-    used: list[tuple[Group, ...]] = []
-    forward = desk.runner._forward
-    monkeypatch.setattr(
-        desk.runner,
-        "_forward",
-        lambda net, rows, ids, groups=(): used.append(groups) or forward(net, rows, ids, groups),
-    )
+    used: list[list[Group]] = []
+    groups = desk.runner._groups
+    monkeypatch.setattr(desk.runner, "_groups", lambda rows, counts: used.append(groups(rows, counts)) or used[-1])
     shared = [3 + at % 200 for at in range(70)]
     asked = [desk.ask([*shared, 10 + at, 20], max_tokens=4 + at, seed=at) for at in range(6)]
     desk.finish()
     # Rows share all 70 prompt tokens; with 6 rows (6 - 1) * 70 = 350 >= 256 positions need not be read again.
-    assert (Group(0, 6, 70, 72),) in used
-    assert used[-1] == ()  # a single row shares with nobody
+    assert [Group(0, 6, 70, 72)] in used
+    assert used[-1] == [Group(0, 1, 0, 80)]  # a single row shares with nobody; it sees 72 + 9 - 1
     for request in asked:
         ids = request.prompt_ids + desk.tokens(request)
         logits = reference(torch.tensor([ids])).logits[0].double().log_softmax(-1)

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedConfig
 
+from nightschool.engine.decoding import Prefix
+
 MIN_SHARED = 8  # a shorter common prefix is cheaper to compute than to look up and copy
 
 
@@ -45,16 +47,23 @@ class RowCache(Cache):
         """Write the next forward's tokens of `rows` at `positions` (B, L), then look at `seen` positions."""
         slots = torch.arange(rows.start, rows.stop, device=positions.device)
         per_row, per_head = self._strides
-        target = (slots * per_row)[:, None, None] + (self._heads * per_head)[None, :, None] + positions[:, None, :]
-        self._target, self._rows, self._seen = target.view(-1), rows, seen
+        self._target = (slots * per_row)[:, None, None] + positions[:, :, None] + self._heads * per_head
+        self._rows, self._seen = rows, seen
+
+    def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Write one layer's keys and values where the cache is aimed at. Shapes: (B, L, kv_heads, head_dim)."""
+        for flat, new in zip(self._flat[layer], (keys, values), strict=True):
+            flat.index_put_((self._target,), new)
+
+    def active(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the rows the cache is aimed at: (B, kv_heads, capacity + 1, head_dim)."""
+        return self.kv[layer, 0, self._rows], self.kv[layer, 1, self._rows]
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_args: object, **_kwargs: object):
-        keys, values = self._flat[layer_idx]
-        width = keys.shape[-1]
-        keys.index_copy_(0, self._target, key_states.reshape(-1, width))
-        values.index_copy_(0, self._target, value_states.reshape(-1, width))
-        layer = self.kv[layer_idx]
-        return layer[0, self._rows, :, : self._seen], layer[1, self._rows, :, : self._seen]
+        """What transformers' layers call. Shapes: (B, kv_heads, L, head_dim) -> (B, kv_heads, seen, head_dim)."""
+        self.store(layer_idx, key_states.transpose(1, 2), value_states.transpose(1, 2))
+        keys, values = self.active(layer_idx)
+        return keys[:, :, : self._seen], values[:, :, : self._seen]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self._seen
@@ -62,6 +71,11 @@ class RowCache(Cache):
     def read(self, row: int, length: int) -> Tensor:
         """A copy of a row's first `length` tokens: (layers, 2, kv_heads, length, head_dim)."""
         return self.kv[:, :, row, :, :length].clone()
+
+    def prefix(self, row: int, length: int) -> Prefix:
+        """A row's first `length` tokens, laid out for the products of a group."""
+        kv = self.kv[:, :, row, :, :length]
+        return Prefix(kv[:, 0].mT.contiguous(), kv[:, 1].contiguous())
 
     def write(self, row: int, prefix: Tensor) -> None:
         self.kv[:, :, row, :, : prefix.shape[3]] = prefix

@@ -1,104 +1,114 @@
-"""Attention of one decode step, with the prefix that neighboring rows share read once for all of them.
+"""Attention of rows over their cached keys and values, the prefix that neighbors share read once for all.
 
 One query per row against its own keys is a product too thin for the processor. Where rows share a prompt,
-their queries against that prefix are one wide product; the two partial softmaxes join exactly through
-their normalizers.
+their queries against that prefix are one wide product. Scores against the prefix and against a row's own
+tokens lie side by side, so that one softmax normalizes both.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from torch import Tensor
 
-from nightschool.models.attention import given_mask, grouped_attention
+from nightschool.models.attention import additive
 
-NAME = "nightschool_decoding"
-WORTH = 256  # prefix positions, summed over the rows that need not read them, from which sharing pays
+WORTH = 256  # prefix positions, summed over all rows but one, from which a copy laid out for the products pays
+STRIDE = 32  # own keys are read in multiples of it: a library plans each new shape of a product anew
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What a group shares, as the products read it. Shapes: keys (layers, K, D, P), values (layers, K, P, D)."""
+
+    keys: Tensor
+    values: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows [first, end) of the batch; they share their first `prefix` positions; the longest has `seen`."""
+    """Rows [first, end) of the batch; they share their first `length` positions; the longest has `seen`."""
 
     first: int
     end: int
-    prefix: int
+    length: int
     seen: int
+    prefix: Prefix | None = field(default=None, compare=False)
 
 
-def enable(network: PreTrainedModel) -> None:
-    """Let the network use this attention. May be called again."""
-    AttentionInterface.register(NAME, decoding_attention)
-    AttentionMaskInterface.register(NAME, given_mask)
-    network.set_attn_implementation(NAME)
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a group may look at behind its prefix. Shapes: attention_mask (rows, 1, 1, L, T), added to the scores."""
+
+    group: Group
+    attention_mask: Tensor
 
 
-def decoding_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    groups: tuple[Group, ...] = (),
-    **_unused: object,
-) -> tuple[Tensor, None]:
-    """`grouped_attention` when there are no groups; else one query per row, group by group.
-
-    Shapes: query (R, H, 1, D), key and value (R, K, S, D), mask (R, 1, 1, S) additive; returns (R, 1, H, D).
-    """
-    if not groups or attention_mask is None:
-        return grouped_attention(module, query, key, value, attention_mask, scaling)
-    rows, heads, _, width = query.shape
-    folded = query.reshape(rows, key.shape[1], -1, width)
-    parts = []
+def looks_of(groups: Sequence[Group], positions: Tensor, slots: int, dtype: torch.dtype) -> list[Look]:
+    """Masks for a forward of tokens at `positions` (R, L) over a cache of `slots` positions a row."""
+    found = []
     for group in groups:
-        mine = slice(group.first, group.end)
-        inputs = (folded[mine], key[mine, :, : group.seen], value[mine, :, : group.seen])
-        parts.append(_attend(*inputs, attention_mask[mine, :, :, : group.seen], group.prefix, scaling))
-    out = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return out.reshape(rows, 1, heads, width), None
+        end = min(group.length + -(-(group.seen - group.length) // STRIDE) * STRIDE, slots)
+        own = torch.arange(group.length, end, device=positions.device)
+        visible = own <= positions[group.first : group.end, None, None, :, None]
+        found.append(Look(group, additive(visible, dtype)))
+    return found
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, prefix: int, scale: float | None
-) -> Tensor:
-    """Shapes: query (R, K, G, D), key and value (R, K, S, D), attention_mask (R, 1, 1, S) -> (R, K, G, D)."""
-    rows, kv_heads, group, width = query.shape
-    attention_mask = attention_mask.expand(-1, -1, group, -1)
-    own, own_norm = _flash(query, key[:, :, prefix:], value[:, :, prefix:], scale, attention_mask[..., prefix:])
-    if not prefix:
-        return own
-    wide = query.transpose(0, 1).reshape(1, kv_heads, rows * group, width)
-    shared, shared_norm = _flash(wide, key[:1, :, :prefix], value[:1, :, :prefix], scale)
-    shared = shared.view(kv_heads, rows, group, width).transpose(0, 1)
-    shared_norm = shared_norm.view(kv_heads, rows, group).transpose(0, 1)
-    share = torch.sigmoid(shared_norm - own_norm)[..., None].to(own.dtype)
-    return torch.lerp(own, shared, share)
+class Attention:
+    """Scaled dot-product attention of every group. Scores live in buffers that grow and are used again."""
 
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+        self._buffers: list[Tensor] = [torch.empty(0)] * 3
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, scale: float | None, attention_mask: Tensor | None = None) -> Any:
-    """Attention and the log of its normalizer, (R, K, G, D) and (R, K, G) in float32."""
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, attn_mask=attention_mask, scale=scale
-    )
+    def __call__(self, layer: int, query: Tensor, keys: Tensor, values: Tensor, looks: Sequence[Look]) -> Tensor:
+        """Shapes: query (R, L, H, D), keys and values (R, K, slots, D) -> (R, L, H * D)."""
+        query = query * self._scale
+        parts = []
+        for look in looks:
+            rows = slice(look.group.first, look.group.end)
+            parts.append(self._attend(layer, query[rows], keys[rows], values[rows], look))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _attend(self, layer: int, query: Tensor, keys: Tensor, values: Tensor, look: Look) -> Tensor:
+        """Heads of one group, and the positions of one row, fold into the height of a product: F = H / K * L."""
+        rows, length, heads, width = query.shape
+        kv_heads, shared, own = keys.shape[1], look.group.length, look.attention_mask.shape[-1]
+        folded = query.unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, width)
+        own_keys, own_values = (t[:, :, shared : shared + own].flatten(0, 1) for t in (keys, values))
+        scores = self._buffer(0, query, (kv_heads, rows, folded.shape[2], shared + own))
+        by_position = scores[..., shared:].transpose(0, 1).unflatten(2, (-1, length))
+        found = self._product(folded.flatten(0, 1), own_keys).unflatten(0, (rows, -1))
+        torch.add(found.unflatten(2, (-1, length)), look.attention_mask, out=by_position)
+        if (prefix := look.group.prefix) is not None:
+            wide = folded.transpose(0, 1).reshape(kv_heads, -1, width)
+            torch.bmm(wide, prefix.keys[layer], out=scores.flatten(1, 2)[..., :shared])
+        weights = torch.softmax(scores, -1, out=self._buffer(1, query, scores.shape))
+        mine = weights[..., shared:].transpose(0, 1).flatten(0, 1)
+        out = torch.bmm(mine, own_values).view(folded.shape)
+        if prefix is not None:
+            common = torch.bmm(weights.flatten(1, 2)[..., :shared], prefix.values[layer])
+            out += common.unflatten(1, (rows, -1)).transpose(0, 1)
+        return out.unflatten(2, (-1, length)).permute(0, 3, 1, 2, 4).reshape(rows, length, heads * width)
+
+    def _product(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Every query times every key of its own; the larger of the two goes first, which a thin product likes."""
+        count, height, _ = queries.shape
+        if height >= keys.shape[1]:
+            return torch.bmm(queries, keys.mT, out=self._buffer(2, queries, (count, height, keys.shape[1])))
+        return torch.bmm(keys, queries.mT, out=self._buffer(2, queries, (count, keys.shape[1], height))).mT
+
+    def _buffer(self, which: int, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        size = math.prod(shape)
+        if self._buffers[which].numel() < size or self._buffers[which].dtype != like.dtype:
+            self._buffers[which] = like.new_empty(size)
+        return self._buffers[which][:size].view(shape)
 
 
 def worth(rows: int, prefix: int) -> bool:
-    return (rows - 1) * prefix >= WORTH
-
-
-def can_share(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this build of torch has the operator that returns the normalizer, tried on a small product."""
-    if device.type != "cpu":
-        return False
-    query, key = torch.ones(2, 1, 3, 16, dtype=dtype), torch.ones(2, 1, 5, 16, dtype=dtype)
-    try:
-        _, norm = _flash(query, key, key, 0.0)
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return False
-    return norm.shape == (2, 1, 3) and bool(torch.allclose(norm, torch.tensor(5.0).log(), atol=1e-3))
+    """Whether rows should read a common prefix once; a row alone, its prompt without turning it at each step."""
+    return max(1, rows - 1) * prefix >= WORTH

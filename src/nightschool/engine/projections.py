@@ -46,7 +46,7 @@ class Projection:
     def part(self, x: Tensor, first: int, end: int) -> Tensor:
         """Columns [first, end) of the product. Edge: another input than last time is computed anew."""
         if x is not self._x:
-            self._x, self._y, self._left = x, self._compute(x), len(self.layers)
+            self._x, self._y, self._left = x, self(x), len(self.layers)
         y, self._left = self._y, self._left - 1
         if not self._left:
             self._x, self._y = None, torch.empty(0)
@@ -71,7 +71,8 @@ class Projection:
     def drop(self, name: str) -> None:
         self._adapters.pop(name, None)
 
-    def _compute(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
+        """All layers' outputs side by side."""
         y = self._product(x)
         for name, first, end in self._routing.spans:
             if (factors := self._adapters.get(name)) is not None:
@@ -87,10 +88,10 @@ class Part(nn.Module):
 
     def __init__(self, projection: Projection, first: int, end: int) -> None:
         super().__init__()
-        self._projection, self._first, self._end = projection, first, end
+        self.projection, self._first, self._end = projection, first, end
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._projection.part(x, self._first, self._end)
+        return self.projection.part(x, self._first, self._end)
 
 
 class Head(nn.Module):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,8 @@ from torch import Tensor
 
 from nightschool.engine import decoding
 from nightschool.engine.cache import RowCache, common_prefix
-from nightschool.engine.decoding import Group
+from nightschool.engine.decoding import Group, Prefix, looks_of
+from nightschool.engine.layers import layers_of
 from nightschool.engine.projections import project
 from nightschool.engine.sampling import Sampling
 from nightschool.models.attention import additive
@@ -21,6 +21,7 @@ from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraModel
 
 FILL_TOKENS = 2048  # per forward: bounds the memory of activations and masks
+AGREED = 0.1  # relative; two orders of the same sums in bfloat16 differ by 0.02
 SCORE_TOKENS = 256  # logits of every position are needed at once: 256 x 49,152 float32 are 50 MB
 
 
@@ -48,14 +49,16 @@ class Runner:
         self.base = base
         self.lora = LoraModel(base.network)
         self._projections = project(base.network, self.lora)
-        decoding.enable(base.network)
-        self._shares = decoding.can_share(base.device, base.dtype)
-        self._decoded: list[Row] = []
-        self._prefixes: list[tuple[int, int, int]] = []
+        self._grouped: list[Row] = []
+        self._shares: list[tuple[int, int, int, Prefix | None]] = []
+        self._prefixes: dict[tuple[str, bytes], Prefix] = {}
         self.cache = RowCache(base.network.config, max_rows, capacity, base.dtype, base.device)
         self.num_tokens = 0
         names = inspect.signature(base.network.forward).parameters
         self._cache_name = "cache" if "cache" in names else "past_key_values"
+        self._layers = layers_of(base.network, self.cache)
+        if self._layers and not self._agrees():
+            self._layers = None
 
     def load(self, name: str, folder: Path) -> None:
         """Load an adapter in the network's number format; may run beside a forward that does not use it."""
@@ -72,14 +75,14 @@ class Runner:
         """Compute all but the last id of rows that lie in adjacent slots, without logits."""
         while any(row.missing for row in rows):
             most = max(1, FILL_TOKENS // len(rows))
-            self._forward(self.base.network.base_model, rows, [min(row.missing, most) for row in rows])
+            self._forward(rows, [min(row.missing, most) for row in rows])
 
     def score(self, rows: list[Row]) -> None:
         """Like `fill`, and keep the log-probabilities of the ids after the first."""
         while any(row.missing for row in rows):
             most = max(1, SCORE_TOKENS // len(rows))
             starts, counts = [row.computed for row in rows], [min(row.missing, most) for row in rows]
-            logits = self._forward(self.base.network, rows, counts).logits.float()
+            logits = self._logits(self._forward(rows, counts)).float()
             for line, (row, start, count) in enumerate(zip(rows, starts, counts, strict=True)):
                 following = torch.tensor(row.ids[start + 1 : start + 1 + count], device=logits.device)
                 part = logits[line, :count]
@@ -87,23 +90,26 @@ class Runner:
 
     def decode(self, rows: list[Row]) -> Tensor:
         """The logits (R, V) that follow the last id of each row; rows lie in slots 0..R-1 in order."""
-        groups = self._groups(rows) if self._shares else ()
-        return self._forward(self.base.network, rows, [1] * len(rows), groups).logits[:, -1]
+        return self._logits(self._forward(rows, [1] * len(rows)))[:, -1]
 
-    def _groups(self, rows: list[Row]) -> tuple[Group, ...]:
-        """Neighbors of one adapter, with the prompt prefix that all of them share."""
-        if rows != self._decoded:
-            self._decoded = rows
-            self._prefixes = [(first, end, shared_prefix(rows[first:end])) for _, first, end in spans(rows)]
-        if not any(prefix for _, _, prefix in self._prefixes):
-            return ()
-        return tuple(
-            Group(first, end, prefix, 1 + max(row.computed for row in rows[first:end]))
-            for first, end, prefix in self._prefixes
-        )
+    def _groups(self, rows: list[Row], counts: np.ndarray) -> list[Group]:
+        """Neighbors of one adapter, with the prompt prefix that all of them share and have computed."""
+        if rows != self._grouped:
+            self._grouped, before, self._prefixes = rows, self._prefixes, {}
+            self._shares = []
+            for adapter, first, end in spans(rows):
+                length = shared_prefix(rows[first:end])
+                key = (adapter, rows[first].prompt[:length].tobytes())
+                if length:
+                    self._prefixes[key] = before.get(key) or self.cache.prefix(rows[first].slot, length)
+                self._shares.append((first, end, length, self._prefixes.get(key)))
+        seen = counts + [row.computed for row in rows]
+        return [
+            Group(first, end, length, int(seen[first:end].max()), prefix) for first, end, length, prefix in self._shares
+        ]
 
-    def _forward(self, network: Any, rows: list[Row], num_ids: list[int], groups: tuple[Group, ...] = ()) -> Any:
-        """One forward over the next `num_ids[i]` uncomputed ids of each row, padded to the longest.
+    def _forward(self, rows: list[Row], num_ids: list[int]) -> Tensor:
+        """Hidden states of the next `num_ids[i]` uncomputed ids of each row, padded to the longest.
 
         Padding repeats a row's last position; its keys go to the cache's spare slot.
         """
@@ -119,21 +125,43 @@ class Runner:
             ids[line, : counts[line]] = row.ids[row.computed : row.computed + counts[line]]
         where = torch.from_numpy(positions).to(device)
         writes = torch.from_numpy(np.where(real, positions, self.cache.capacity)).to(device)
-        look = torch.arange(seen, device=device) <= where[:, None, :, None]
         self.cache.aim(slice(rows[0].slot, rows[0].slot + len(rows)), writes, seen)
         self.lora.routing.spans = [span for span in spans(rows) if span[0]]
-        output = network(
-            input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=additive(look, self.base.dtype),
-            position_ids=where,
-            use_cache=True,
-            **{self._cache_name: self.cache},
-            **({"groups": groups} if groups else {}),
-        )
+        tokens = torch.from_numpy(ids).to(device)
+        if self._layers:
+            looks = looks_of(self._groups(rows, counts), where, self.cache.capacity + 1, self.base.dtype)
+            hidden = self._layers(tokens, where, looks)
+        else:
+            hidden = self._modules(tokens, where, seen)
         for row, count in zip(rows, num_ids, strict=True):
             row.computed += count
         self.num_tokens += sum(num_ids)
-        return output
+        return hidden
+
+    def _modules(self, ids: Tensor, positions: Tensor, seen: int) -> Tensor:
+        """The same through transformers' own modules, for networks that `Layers` does not know."""
+        look = torch.arange(seen, device=ids.device) <= positions[:, None, :, None]
+        return self.base.network.base_model(
+            input_ids=ids,
+            attention_mask=additive(look, self.base.dtype),
+            position_ids=positions,
+            use_cache=True,
+            **{self._cache_name: self.cache},
+        ).last_hidden_state
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.base.network.get_output_embeddings()(hidden)
+
+    @torch.inference_mode()
+    def _agrees(self) -> bool:
+        """Whether layers and modules compute the same of a few tokens, within the number format's rounding."""
+        positions = torch.arange(8, device=self.base.device)[None]
+        ids = (positions + 1) * (self.base.network.config.vocab_size // 9)
+        self.cache.aim(slice(0, 1), positions, 8)
+        expected = self._modules(ids, positions, 8).float()
+        looks = looks_of((Group(0, 1, 0, 8),), positions, self.cache.capacity + 1, self.base.dtype)
+        found = self._layers(ids, positions, looks).float()
+        return bool((found - expected).norm() <= AGREED * expected.norm())
 
 
 def spans(rows: list[Row]) -> list[tuple[str, int, int]]:
@@ -148,6 +176,6 @@ def spans(rows: list[Row]) -> list[tuple[str, int, int]]:
 
 
 def shared_prefix(rows: list[Row]) -> int:
-    """Prompt tokens that all rows begin with; 0 where reading them once does not pay."""
-    length = min(common_prefix(rows[0].prompt, row.prompt) for row in rows)
+    """Computed prompt tokens that all rows begin with; 0 where reading them once does not pay."""
+    length = min(min(row.computed, common_prefix(rows[0].prompt, row.prompt)) for row in rows)
     return length if decoding.worth(len(rows), length) else 0
