@@ -17,7 +17,7 @@ MOST_LINES = 300
 
 # Steps of the fast setting, and the least that each measure gains in it. An untaught clerk is right in about 38 of 100
 # replies, or is off by 30; a twentieth of it all is far more than the noise of another machine's arithmetic.
-FEW = {"dpo": 20, "grpo": 4, "hindsight": 12, "oapl": 6, "ppo": 4, "sft": 10, "thumbs": 20}
+FEW = {"dpo": 20, "grpo": 4, "hindsight": 12, "oapl": 6, "on_policy": 8, "ppo": 4, "sft": 10, "thumbs": 20}
 GAIN = 0.05
 Play = Callable[..., list[tuple[str, float, float]]]
 
@@ -38,7 +38,7 @@ def recipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Play]]:
 
 
 def test_there_is_one_for_each_family():
-    assert set(NAMES) == set(FEW) == {"sft", "dpo", "thumbs", "oapl", "grpo", "ppo", "hindsight"}
+    assert set(NAMES) == set(FEW) == {"sft", "dpo", "thumbs", "oapl", "grpo", "ppo", "hindsight", "on_policy"}
 
 
 @pytest.mark.parametrize("name", [*NAMES, "clerk"])
@@ -63,6 +63,10 @@ def test_a_few_steps_help(name, recipe, folder):
 @pytest.mark.parametrize("variant", ["grpo", "dr_grpo"])
 def test_other_variants_help_as_well(variant, recipe, folder):
     check(recipe("grpo")(folder, steps=FEW["grpo"], seed=0, variant=variant), GAIN)
+
+
+def test_a_reward_beside_a_teacher_helps_as_well(recipe, folder):
+    check(recipe("on_policy")(folder, steps=FEW["on_policy"], seed=0, mix="reward"), GAIN)
 
 
 def test_replies_are_scored_as_they_were_drawn(recipe, folder):

@@ -118,7 +118,6 @@ def _appraised(call: Call, arms: Sequence[Arm], held: Held) -> dict[str, dict[st
     from nightschool.gate.appraisal import appraise
     from nightschool.models.fetch import find_model
     from nightschool.objectives.catalog import find_objective
-    from nightschool.objectives.loss import Material
     from nightschool.rendering.renderer import Renderer
     from nightschool.training.night import open_local
 
@@ -127,8 +126,7 @@ def _appraised(call: Call, arms: Sequence[Arm], held: Held) -> dict[str, dict[st
     with call.progress.phase("Appraising on held-out rows", "Appraised on held-out rows"):
         renderer = Renderer.from_folder(find_model(call.config.model))
         backend = open_local(_config(call, arms[0].stages[0].objective).backend)
-        shapes = {name: find_objective(objective).material for name, (objective, _) in held.items()}
-        kinds = {name: Material.JUDGED if one == Material.GROUPS else one for name, one in shapes.items()}
+        kinds = {name: find_objective(objective).material.shape for name, (objective, _) in held.items()}
         rows = {name: read_written(path, kinds[name], renderer) for name, (_, path) in held.items()}
         backend.open(None)
         base = {name: backend.forward(samples) for name, samples in rows.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections import deque
@@ -16,23 +17,28 @@ from nightschool.cli.progress import DONE, Progress, seconds
 from nightschool.cli.settings import overridden
 from nightschool.dashboard.formatting import number, plural
 from nightschool.dashboard.sentences import objective as spoken
-from nightschool.errors import MissingError
+from nightschool.errors import InputError, MissingError
 from nightschool.objectives.catalog import find_objective
+from nightschool.objectives.loss import Objective
+from nightschool.objectives.on_policy_distillation import TEACHER
 from nightschool.releases.aliases import current
 from nightschool.store.database import Store
 from nightschool.store.schema import runs
 from nightschool.training.loop import Now
 from nightschool.training.night import resume, study
-from nightschool.training.plans import Plan, default_config
+from nightschool.training.plans import Plan, ScorerConfig, default_config
 from nightschool.training.runs import Run
 
 BAR_CELLS = 26
 FIRST_ETA_STEP = 3
 RECENT_STEPS = 20
 UNEVEN = 1.5
+DIGEST_PART = re.compile(r"[0-9a-f]{8,64}")
 PAST = {
     "choosing sessions": "Chose the sessions",
     "reading the data": "Read the data",
+    "asking the teacher": "Asked the teacher",
+    "scoring under the fixed reference": "Scored under the fixed reference",
     "loading the model": "Loaded the model",
     "studying": "Studied",
     "installing the adapter": "Installed the adapter",
@@ -48,6 +54,7 @@ class Wish:
     agent: str | None
     model: str | None
     start: str | None
+    teacher: str | None
 
 
 def begin(call: Call, wish: Wish) -> Answer:
@@ -61,8 +68,21 @@ def begin(call: Call, wish: Wish) -> Answer:
         state, table = call.config.state, call.config.section("training").get(objective.name, {})
         config = overridden(default_config(objective), table, f"training.{objective.name}")
         config = replace(config, backend=replace(config.backend, model=call.config.model))
+        if wish.teacher is not None:
+            config = replace(config, teacher=_teacher(wish.teacher, objective, state))
         run = study(store, state, Plan(agent, objective.name, wish.data, wish.start), config, watched)
         return told(store, run, watched)
+
+
+def _teacher(text: str, objective: Objective, state: Path) -> ScorerConfig:
+    """Who `--teacher` names."""
+    if TEACHER not in objective.loss(objective.rule()).scored:
+        why = f"{objective.name} asks nobody outside."
+        raise InputError("There is nobody to be taught.", why, "Leave --teacher out.")
+    if text.startswith(("http://", "https://")):
+        return ScorerConfig(url=text)
+    known = [folder.name for folder in (state / "adapters").glob(f"{text}*")] if DIGEST_PART.fullmatch(text) else []
+    return ScorerConfig(adapter=known[0]) if len(known) == 1 else ScorerConfig(model=text)
 
 
 def go_on(call: Call, run_id: str) -> Answer:
@@ -123,6 +143,9 @@ class Watched:
         self.end()
         self._stage, self._since, self._last_at = text, time.monotonic(), None
         self._progress.say(f"{text[:1].upper()}{text[1:]}", always=True)
+
+    def rows(self, done: int, total: int) -> None:
+        self._progress.say(f"{self._stage[:1].upper()}{self._stage[1:]}  {done}/{plural(total, 'row')}")
 
     def step(self, now: Now) -> None:
         at = time.monotonic()

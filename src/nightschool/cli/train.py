@@ -22,12 +22,15 @@ def train(
     resume: Annotated[str | None, typer.Option(help="Go on with this run.")] = None,
     start: Annotated[str | None, typer.Option(help="Begin at serving, base or an adapter's digest.")] = None,
     model: Annotated[str | None, typer.Option(help="The base model; a folder, a fetched name or a hub id.")] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="Who teaches: a model as in --model, an adapter's digest, an engine's URL.")
+    ] = None,
 ) -> Answer:
     """Train a candidate in this process, and install its adapter. It serves nobody before its exam.
 
     Without --data it learns from what is recorded. Rows of a file are {messages, tools?} to imitate, {prompt, chosen,
-    rejected} to prefer, {prompt, completion, label} to judge. Ctrl-C finishes the step, saves, and prints the command
-    that goes on. Settings are in the table [training.OBJECTIVE].
+    rejected} to prefer, {prompt, completion, label} to judge, {prompt, completion} for a teacher. Ctrl-C finishes the
+    step, saves, and prints the command that goes on. Settings are in the table [training.OBJECTIVE].
 
     Example: nightschool train --objective sft --data handbook.jsonl --agent support-shop
     """
@@ -36,4 +39,4 @@ def train(
     call: Call = ctx.obj
     if resume is not None:
         return study.go_on(call, resume)
-    return study.begin(call, study.Wish(objective, data, agent, model, start))
+    return study.begin(call, study.Wish(objective, data, agent, model, start, teacher))

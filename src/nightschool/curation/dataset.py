@@ -34,7 +34,8 @@ class CurationRule:
     how fast an older label fades in the success model. `influence_share`: the largest part of the training
     rows from one principal, but always at least `influence_floor` of them. `noise_rate`: measured share
     of thumbs that point the wrong way. `value_model`: which of `valuation.models` says what was to be
-    expected. `replay`: take again what the incumbent's line was trained on.
+    expected. `replay`: take again what the incumbent's line was trained on. `max_replies`: the most rows of an
+    objective that needs no judgement, the newest.
     """
 
     max_staleness: int = 4
@@ -45,6 +46,7 @@ class CurationRule:
     noise_rate: float | None = None
     value_model: str = "success"
     replay: bool = False
+    max_replies: int = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,8 @@ class _Judged:
 class Wanted:
     """What a dataset is for: an agent, the policy that its run starts from, and everything said by `as_of`.
 
-    `valued`: rows need estimates of the success on their request.
+    `valued`: rows need estimates of the success on their request. `temperature`: the only one that rows nobody judged
+    may be drawn at.
     """
 
     agent: str
@@ -135,6 +138,7 @@ class Wanted:
     as_of: float
     rule: CurationRule = field(default_factory=CurationRule)
     valued: bool = True
+    temperature: float | None = None
 
 
 def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
@@ -162,9 +166,9 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
     select = [j for j in new if j.trajectory.split == Split.SELECT]
     silent = [j for j in new if j.trajectory.split == Split.TRAIN and j.reward.value is None]
     lines = [
-        *(_line(left) for left in loaded.left_out),
+        *(line_of(left) for left in loaded.left_out),
         *_lines((j for j in judged if j.behind > rule.max_staleness), LedgerState.EXCLUDED, "too stale"),
-        *_trajectory_lines((t for t in loaded.trajectories if t.split == Split.GATE), LedgerState.HELD, GATE_SPLIT),
+        *lines_of((t for t in loaded.trajectories if t.split == Split.GATE), LedgerState.HELD, GATE_SPLIT),
         *_lines(select, LedgerState.HELD, SELECT_SPLIT),
         *_lines(silent, LedgerState.HELD, None),
         *_lines(capped, LedgerState.HELD, "influence cap"),
@@ -324,11 +328,11 @@ def _lines(judged: Iterable[_Judged], state: LedgerState, reason: str | None) ->
     ]
 
 
-def _trajectory_lines(trajectories: Iterable[Trajectory], state: LedgerState, reason: str) -> list[Line]:
+def lines_of(trajectories: Iterable[Trajectory], state: LedgerState, reason: str) -> list[Line]:
     return [Line(exchange_id, t.session_id, state, reason) for t in trajectories for exchange_id in t.exchange_ids]
 
 
-def _line(left: LeftOut) -> Line:
+def line_of(left: LeftOut) -> Line:
     if left.split == Split.GATE and left.reason != "exam":
         return Line(left.exchange_id, left.session_id, LedgerState.HELD, GATE_SPLIT)
     return Line(left.exchange_id, left.session_id, LedgerState.EXCLUDED, left.reason)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from nightschool.curation.dataset import TRAINED, Dataset, Line, Wanted, build_dataset
 from nightschool.curation.hindsight import load_views, written_views
+from nightschool.curation.replies import OTHER_VERSION, own_replies
 from nightschool.curation.written import read_rows, read_written, samples_of
 from nightschool.errors import TooLittleDataError
 from nightschool.imports.paths import Session, each_session
@@ -37,6 +38,8 @@ def gather(conn: sa.Connection, tenant: str, wanted: Wanted, objective: Objectiv
         return _written_down(conn, tenant, wanted, objective, renderer)
     if objective.material == Material.WORDS:
         return _with_words(conn, tenant, wanted, renderer)
+    if objective.material == Material.REPLIES:
+        return own_replies(conn, tenant, wanted)
     dataset = build_dataset(conn, tenant, replace(wanted, valued=objective.valued))
     if not objective.weighs_behavior:
         dataset = replace(dataset, train=_without_behavior(dataset.train), held_out=_without_behavior(dataset.held_out))
@@ -56,7 +59,7 @@ def from_file(path: Path, wanted: Wanted, objective: Objective, renderer: Render
         students, teachers = written_views(read_rows(path, material), renderer)
         summary: Json = {"file": path.name, "train": len(students)}
         return Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(students), (), (), summary, tuple(teachers))
-    written = read_written(path, Material.JUDGED if material == Material.GROUPS else material, renderer)
+    written = read_written(path, material.shape, renderer)
     samples = [replace(sample, policy_version=wanted.anchor) for sample in written]
     if objective.valued:
         samples = _valued(samples, renderer, wanted.rule.value_model)
@@ -125,7 +128,7 @@ def _of_version(dataset: Dataset, version: str) -> Dataset:
     train = tuple(sample for sample in dataset.train if sample.policy_version == version)
     left = {sample.id for sample in dataset.train} - {sample.id for sample in train}
     lines = tuple(
-        replace(line, state=LedgerState.HELD, reason="another version drew it") if line.exchange_id in left else line
+        replace(line, state=LedgerState.HELD, reason=OTHER_VERSION) if line.exchange_id in left else line
         for line in dataset.lines
     )
     return replace(dataset, train=train, lines=lines)

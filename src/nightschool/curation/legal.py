@@ -13,7 +13,7 @@ from nightschool.curation.dataset import Dataset, Wanted
 from nightschool.curation.gathering import from_file, gather
 from nightschool.errors import NightschoolError
 from nightschool.objectives.catalog import OBJECTIVES
-from nightschool.objectives.loss import Objective
+from nightschool.objectives.loss import Objective, tried
 from nightschool.rendering.renderer import Renderer
 
 
@@ -33,7 +33,7 @@ def require_legal(objective: Objective, rule: Any, dataset: Dataset, data: Path 
         for: those of the file `data`, or of what is recorded.
     """
     try:
-        objective.annotate(dataset.train, rule)
+        tried(objective, dataset.train, rule)
     except NightschoolError as error:
         if error.next_step:
             raise
@@ -47,7 +47,7 @@ def try_all(
     """Every objective on the store, or on a file. What several of them learn from is gathered once."""
     gathered: dict[tuple[object, ...], Dataset | NightschoolError] = {}
     for objective in OBJECTIVES.values():
-        kind = (objective.material, objective.valued, objective.weighs_behavior)
+        kind = (objective.material, objective.valued, objective.weighs_behavior, objective.one_version)
         if kind not in gathered:
             try:
                 if data is None:
@@ -62,7 +62,7 @@ def try_all(
 def _tried(objective: Objective, found: Dataset | NightschoolError) -> Tried:
     if isinstance(found, Dataset):
         try:
-            return Tried(objective, len(objective.annotate(found.train, objective.rule())), None)
+            return Tried(objective, len(tried(objective, found.train, objective.rule())), None)
         except NightschoolError as error:
             found = error
     return Tried(objective, 0, f"{found.what} {found.why}".strip())

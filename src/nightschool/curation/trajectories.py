@@ -44,16 +44,23 @@ class Loaded:
 
 
 def load_trajectories(
-    conn: sa.Connection, tenant: str, agent: str, as_of: float, purpose: Purpose = Purpose.SERVE
+    conn: sa.Connection,
+    tenant: str,
+    agent: str,
+    as_of: float,
+    purpose: Purpose = Purpose.SERVE,
+    heard: bool = True,
 ) -> Loaded:
     """The agent's sessions as trajectories, with the feedback received by `as_of`, oldest first.
+
+    Not `heard`: nothing that was said counts, and each session is its whole main branch.
 
     A session whose main branch has a turn that may not be trained is left out whole: a sequence is
     refused, never shortened.
     """
     sessions = load_turns(conn, tenant, agent, as_of)
     feedback: dict[str, list[Feedback]] = defaultdict(list)
-    for item in load_feedback(conn, tenant, list(sessions), as_of):
+    for item in load_feedback(conn, tenant, list(sessions), as_of) if heard else ():
         feedback[str(item.session_id)].append(item)
     trajectories: list[Trajectory] = []
     left_out: list[LeftOut] = []

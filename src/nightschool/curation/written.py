@@ -24,6 +24,7 @@ SHAPES = {
     Material.PAIRS: ("prompt", "chosen", "rejected"),
     Material.JUDGED: ("prompt", "completion", "label"),
     Material.WORDS: ("prompt", "completion", "feedback"),
+    Material.REPLIES: ("prompt", "completion"),
 }
 
 

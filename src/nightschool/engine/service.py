@@ -14,6 +14,7 @@ from nightschool.engine.runner import Runner
 from nightschool.engine.scheduler import BASE_ADAPTER, Done, Event, Failed, Request, Scheduler, Step
 from nightschool.errors import InputError, MissingError, NightschoolError
 from nightschool.models.base import BaseModel
+from nightschool.releases.manifest import tokenizer_digest
 from nightschool.types import Json
 
 
@@ -41,6 +42,7 @@ class Engine:
         self.scheduler = Scheduler(self.runner, self._deliver, stop_ids(base), settings.kept_bytes)
         self.adapters = Adapters(self.runner, self.scheduler, settings.adapters)
         self.spelling = Spelling(base.renderer.tokenizer)
+        self.tokenizer_digest = tokenizer_digest(base.folder)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queues: dict[Request, asyncio.Queue[Event]] = {}
 
@@ -116,6 +118,7 @@ class Engine:
             "status": "ok",
             "model": self.base.name,
             "base_digest": self.base.digest,
+            "tokenizer_digest": self.tokenizer_digest,
             "device": str(self.base.device),
             "dtype": str(self.base.dtype).removeprefix("torch."),
             "capacity": self.capacity,

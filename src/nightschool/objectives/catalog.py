@@ -16,6 +16,7 @@ from nightschool.objectives.loss import Objective
 from nightschool.objectives.mirror import MIRROR, OPMD
 from nightschool.objectives.oapl import OAPL
 from nightschool.objectives.oapl_group import OAPL_GROUP
+from nightschool.objectives.on_policy_distillation import ON_POLICY_DISTILLATION
 from nightschool.objectives.ppo import PPO
 from nightschool.objectives.qrpo import QRPO
 from nightschool.objectives.rebel import REBEL
@@ -28,7 +29,7 @@ from nightschool.objectives.var_grad import VAR_GRAD
 LIKELIHOOD = (SFT, RFT)
 PREFERENCE = (DPO, KTO, BCO)
 REGRESSION = (OAPL, DRO, APO, OAPL_GROUP, MIRROR, OPMD, VAR_GRAD, REBEL, QRPO)
-DISTILLATION = (HINDSIGHT, SDPO)
+DISTILLATION = (HINDSIGHT, SDPO, ON_POLICY_DISTILLATION)
 GRADIENT = (TOPR, SPO, SPO_PLUS, PPO, *FAMILY)
 
 OBJECTIVES: Mapping[str, Objective] = {

@@ -15,7 +15,7 @@ from nightschool.objectives.advantages import Baseline, Scale, compared
 from nightschool.objectives.clipping import CLIP, NO_PENALTY, Clip, Penalty
 from nightschool.objectives.legality import require_no_anchor, require_tokens
 from nightschool.objectives.loss import Aggregation, Anchored, Loss
-from nightschool.objectives.off_policy import UNCORRECTED, Correction, require_correction, weigh
+from nightschool.objectives.off_policy import ORIGIN, UNCORRECTED, Correction, require_correction, weigh
 from nightschool.objectives.rollouts import ANY_LENGTH, Overlong, comparable, require_numbers, shaped
 from nightschool.types import Sample
 
@@ -73,4 +73,5 @@ def after_anchor(samples: Sequence[Sample], rule: GrpoRule) -> Anchored:
 
 def loss(rule: GrpoRule) -> Loss:
     settings = {"clip": rule.clip, "penalty": rule.penalty, "weighted": rule.correction.weighs}
-    return Loss("clipped", {**settings, "aggregation": rule.aggregation, "max_length": rule.max_length})
+    scored = frozenset({ORIGIN} if rule.kl_weight or rule.penalty.against == ORIGIN else ())
+    return Loss("clipped", {**settings, "aggregation": rule.aggregation, "max_length": rule.max_length}, scored=scored)

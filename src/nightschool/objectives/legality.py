@@ -306,12 +306,17 @@ def require_groups(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
 
 def require_behavior(samples: Sequence[Sample]) -> None:
     """Every loss token has the log-probability that the engine gave it when it was drawn."""
+    require_scored(samples, "behavior_logprobs", "a ratio needs the engine's own log-probabilities")
+
+
+def require_scored(samples: Sequence[Sample], name: str, rule: str) -> None:
+    """Every loss token has a value of `name`, as `rule` asks."""
     for sample in samples:
-        known = sample.token_annotations.get("behavior_logprobs", ())
+        known = sample.token_annotations.get(name, ())
         if len(known) != len(sample.token_ids) or any(
             used and value is None for used, value in zip(sample.loss_mask, known, strict=True)
         ):
-            raise refused("a ratio needs the engine's own log-probabilities", f"sample {sample.id} has none")
+            raise refused(rule, f"sample {sample.id} has none")
 
 
 def require_pairs(samples: Sequence[Sample]) -> dict[str, list[Sample]]:

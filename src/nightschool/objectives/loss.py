@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -32,19 +32,27 @@ class Material(StrEnum):
     JUDGED = "judged replies and sessions"
     GROUPS = "groups of judged replies to one request"
     WORDS = "replies and sessions with words about them"
+    REPLIES = "replies that the policy itself drew"
+
+    @property
+    def shape(self) -> Material:
+        """That of a file's rows: a group is rows that answer one request."""
+        return Material.JUDGED if self == Material.GROUPS else self
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
     """The name of a function of `training.losses`, its keyword settings, and how much it counts in a mix. `outputs`
     are what it reads of the models; a backend that cannot give one is refused before the run. `num_top`: of how many
-    of the likeliest tokens it compares policy and teacher."""
+    of the likeliest tokens it compares policy and teacher. `scored` are the token annotations, for it or for what is
+    annotated for it, that another model gives before the run."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     coefficient: float = 1.0
     outputs: frozenset[str] = frozenset({LOGPROBS})
     num_top: int = 0
+    scored: frozenset[str] = frozenset()
 
 
 Terms = Mapping[str, Loss]  # by `Sample.term`: what serves two losses is in the batch twice
@@ -90,3 +98,13 @@ class Objective:
     one_version: bool = False
     after_anchor: Callable[[Sequence[Sample], Any], Anchored] | None = None
     batch_size: int = 16
+
+
+def tried(objective: Objective, samples: Sequence[Sample], rule: Any) -> list[Sample]:
+    """Annotated as if other models had scored them: what is refused for another reason is so before one is loaded."""
+    missing = objective.loss(rule).scored
+    rows = (dict.fromkeys(missing - s.token_annotations.keys(), (0.0,) * len(s.token_ids)) for s in samples)
+    filled = [
+        replace(s, token_annotations={**s.token_annotations, **row}) for s, row in zip(samples, rows, strict=True)
+    ]
+    return objective.annotate(filled, rule)

@@ -17,7 +17,7 @@ from nightschool.objectives.advantages import generalized, whitened
 from nightschool.objectives.clipping import DUAL_CLIP, Clip
 from nightschool.objectives.legality import refused
 from nightschool.objectives.loss import LOGPROBS, VALUES, Aggregation, Anchored, Loss, Objective
-from nightschool.objectives.off_policy import UNCORRECTED, Correction, noted, require_correction, weigh
+from nightschool.objectives.off_policy import ORIGIN, UNCORRECTED, Correction, noted, require_correction, weigh
 from nightschool.objectives.rollouts import ended, require_trajectories, rewards_T
 from nightschool.types import Sample
 
@@ -71,7 +71,8 @@ def after_anchor(samples: Sequence[Sample], rule: PpoRule) -> Anchored:
 def loss(rule: PpoRule) -> Loss:
     critic = {"value_weight": rule.value_weight, "value_clip": rule.value_clip}
     settings = {"clip": rule.clip, "weighted": rule.correction.weighs, "aggregation": rule.aggregation, **critic}
-    return Loss("ppo", settings, outputs=frozenset({LOGPROBS, VALUES}))
+    scored = frozenset({ORIGIN} if rule.kl_weight else ())
+    return Loss("ppo", settings, outputs=frozenset({LOGPROBS, VALUES}), scored=scored)
 
 
 PPO = Objective("ppo", PpoRule, annotate, loss, anchored=True, weighs_behavior=True, after_anchor=after_anchor)

@@ -47,6 +47,7 @@ from nightschool.training.runs import (
     run_folder,
     update_run,
 )
+from nightschool.training.scoring import Scorers, Watching
 from nightschool.training.watching import Halt, Progress, RunWatch, Silent
 from nightschool.types import Json, LedgerState, Sample
 
@@ -72,12 +73,13 @@ def study(store: Store, state: Path, plan: Plan, config: StudyConfig, progress: 
     """Train a candidate.
 
     Raises:
-        InputError, MissingError: the file to learn from cannot be used.
+        InputError, MissingError: the file to learn from, or who is to score its rows, cannot be used.
         TooLittleDataError: there is too little to learn from; the message says how much would do.
         RefusedError: an objective's requirement is broken, or no step stayed within the drift budget.
         InterruptedRun: Ctrl-C; the message names the command that resumes.
     """
     objective = find_objective(plan.objective)
+    Scorers.of(config, objective.loss(config.rule).scored, state).check()
     run = Run(new_id(), plan.agent, objective.name, "running", asdict(config), {}, parent_digest=_start(store, plan))
     folder = run_folder(state, run.id)
     with _guarded(store, run, folder):
@@ -128,7 +130,8 @@ def _choose(store: Store, run: Run, folder: Path, config: StudyConfig, data: Pat
     """Build the run's dataset from the store or a file, and write it into the run's folder."""
     progress.stage("choosing sessions" if data is None else "reading the data")
     objective = find_objective(run.objective)
-    wanted = Wanted(run.agent, run.parent_digest or BASE, time.time(), config.curation)
+    temperature = 1.0 if config.teacher.url else None
+    wanted = Wanted(run.agent, run.parent_digest or BASE, time.time(), config.curation, temperature=temperature)
     renderer = Renderer.from_folder(find_model(config.backend.model))
     if data is None:
         with store.read() as conn:
@@ -146,9 +149,12 @@ def _train(store: Store, state: Path, run: Run, progress: Progress) -> Run:
     rows = read_dataset(folder)
     halt = Halt()
     with halt.listening():
+        config = config_of(run)
+        scorers = Scorers.of(config, find_objective(run.objective).loss(config.rule).scored, state)
+        scored = scorers.score(rows.train, folder, open_local, Watching(progress, halt))
         progress.stage("loading the model")
-        course, lines = course_of(run, folder, state, rows)
-        backend = open_local(config_of(run).backend)
+        course, lines = course_of(run, folder, state, replace(rows, train=scored))
+        backend = open_local(config.backend)
         progress.stage("studying")
         outcome = run_loop(backend, course, folder / "work", RunWatch(store, run.id, folder, progress, halt))
         _require_progress(outcome)

@@ -37,11 +37,32 @@ class BackendConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ScorerConfig:
+    """Another model that scores a run's rows before it begins.
+
+    `model`: a base, as the run's own is named, "" for that one; `adapter`: the digest of one that is installed, "" for
+    none. `url`: an engine that answers instead; then they are the names it serves them by, and `key_env` the
+    environment variable that holds its key. `tokenizer`: the model folder, or name, whose tokenizer that engine has,
+    where it does not tell."""
+
+    model: str = ""
+    adapter: str = ""
+    url: str = ""
+    key_env: str = ""
+    tokenizer: str = ""
+
+    @property
+    def is_named(self) -> bool:
+        return bool(self.model or self.adapter or self.url)
+
+
+@dataclass(frozen=True, slots=True)
 class StudyConfig:
     """A run's settings. `rule` are the objective's own.
 
     `rehearsal_weight`: how much each of the shipped general conversations counts beside what is studied, where the
-    objective has an anchor; 0 leaves them out.
+    objective has an anchor; 0 leaves them out. `teacher` scores the rows of a distillation, `origin` is the fixed
+    reference of a penalty, the bare base where none is named.
     """
 
     rule: Any
@@ -50,6 +71,8 @@ class StudyConfig:
     drift: DriftRule = field(default_factory=DriftRule)
     curation: CurationRule = field(default_factory=CurationRule)
     rehearsal_weight: float = 1.0
+    teacher: ScorerConfig = field(default_factory=ScorerConfig)
+    origin: ScorerConfig = field(default_factory=ScorerConfig)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,11 @@ from nightschool.training.runs import enter_metrics
 
 
 class Progress(Protocol):
-    """What a person sees. `stage` names what is being done before and after the steps."""
+    """What a person sees. `stage` names what is being done before and after the steps; `rows` how far that is."""
 
     def stage(self, text: str) -> None: ...
+
+    def rows(self, done: int, total: int) -> None: ...
 
     def step(self, now: Now) -> None: ...
 
@@ -29,6 +31,9 @@ class Silent:
 
     def stage(self, text: str) -> None:
         del text
+
+    def rows(self, done: int, total: int) -> None:
+        del done, total
 
     def step(self, now: Now) -> None:
         del now

@@ -114,6 +114,12 @@ class EngineClient:
         reply = await self._demand("POST", "/tokenize", request)
         return tuple(reply["tokens"])
 
+    async def tokenizer_digest(self) -> str | None:
+        """The digest of the model's tokenizer as /health tells it; `None` where it does not."""
+        status, reply = await self._json("GET", "/health", None)
+        told = reply.get("tokenizer_digest") if status < 400 and isinstance(reply, dict) else None
+        return told if isinstance(told, str) else None
+
     async def health(self, timeout_s: float = 2.0, any_answer: bool = False) -> bool:
         """Whether the engine answers /health within `timeout_s`; `any_answer` takes a refusal for one."""
         try:

@@ -37,17 +37,21 @@ def reverse_kl(
     batch: TokenBatch,
     gate: float | None = None,
     max_ratio: float | None = None,
+    clip: float | None = None,
     aggregation: Aggregation = Aggregation.TOKEN_MEAN,
 ) -> Tensor:
     """sg(lp - lp_T) * lp on sampled tokens: in expectation over the policy the gradient of the reverse divergence.
 
     `gate`: each token counts sigma(gate * (lp_T - lp)), so that where the teacher likes it less it hardly counts.
     `max_ratio`: a token counts min(policy / reference, max_ratio), the window's start being what sampled it.
+    `clip`: a teacher farther away than so many nats draws a token no harder.
 
     Implements: Lu et al. (on-policy distillation); the gate of arXiv:2605.15155 (unverified). The value says little.
     Shapes: `teacher_logprobs` (N,), `reference_logprobs` (N,) with `max_ratio`.
     """
     gap = batch.given(TEACHER) - batch.logprobs.detach()
+    if clip is not None:
+        gap = gap.clamp(-clip, clip)
     weights = torch.ones_like(gap) if gate is None else torch.sigmoid(gate * gap)
     if max_ratio is not None:
         weights = weights * (batch.logprobs.detach() - batch.given(REFERENCE)).exp().clamp(max=max_ratio)
