@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,19 +58,26 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(asked: argparse.Namespace, key: str | None) -> None:
     # A thread that waits for its peer spins, by default for milliseconds: with other work on the same cores
     # a decode step then takes seconds. Read by OpenMP when torch is loaded.
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    with _bind(asked.host, asked.port) as listening:
+        # OpenMP hardly spins at all once it has more threads than cores, and each thread that computes brings its own:
+        # the one that loads ends before the network's begins.
+        with ThreadPoolExecutor(1) as loading:
+            engine = loading.submit(_load, asked, key).result()
+        _listen(engine, listening, asked.host, asked.allow_host)
+
+
+def _load(asked: argparse.Namespace, key: str | None) -> Engine:
     import torch
 
     from nightschool.engine.service import Engine, Settings
     from nightschool.models.base import load_base
     from nightschool.models.fetch import find_model
 
-    with _bind(asked.host, asked.port) as listening:
-        folder = find_model(asked.model)
-        torch.set_num_threads(_threads())
-        base = load_base(folder, None if asked.dtype == "auto" else getattr(torch, asked.dtype), asked.device)
-        engine = Engine(base, Settings(asked.adapters, key, asked.max_batch, asked.capacity, asked.kept_mb << 20))
-        _listen(engine, listening, asked.host, asked.allow_host)
+    folder = find_model(asked.model)
+    torch.set_num_threads(_threads())
+    base = load_base(folder, None if asked.dtype == "auto" else getattr(torch, asked.dtype), asked.device)
+    return Engine(base, Settings(asked.adapters, key, asked.max_batch, asked.capacity, asked.kept_mb << 20))
 
 
 def _listen(engine: Engine, listening: socket.socket, host: str, names: list[str]) -> None:

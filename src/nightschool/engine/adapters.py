@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from nightschool.engine.runner import Runner
@@ -43,7 +44,8 @@ class Adapters:
                 raise InputError(f"{name} is loaded already.", "A name is never reused.", "Choose another name.")
             if name in self._scheduler.leaving:
                 raise BusyError(f"{name} is being unloaded.", "A reply still uses it.", "Try again in a moment.")
-            await asyncio.to_thread(self._read, name, folder)
+            with ThreadPoolExecutor(1) as reading:  # a thread that ends: see `__main__._serve`
+                await asyncio.get_running_loop().run_in_executor(reading, self._read, name, folder)
             self.loaded[name] = folder
 
     def unload(self, name: str) -> None:
