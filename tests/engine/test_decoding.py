@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from nightschool.engine.decoding import Attention, Group, Prefix, looks_of
 from nightschool.engine.projections import project
+from nightschool.engine.runner import Row, Runner, families, shared_prefix
+from nightschool.engine.sampling import Sampling
 from nightschool.models.attention import additive, grouped_attention
 from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig, LoraModel
@@ -70,6 +73,47 @@ def test_the_scheduler_shares_a_long_common_prompt_and_scores_stay_right(desk, r
         assert desk.logprobs(request) == pytest.approx(expected, abs=1e-4)
 
 
+def test_rows_that_begin_alike_stand_together_and_one_that_does_not_spoils_nothing(desk, reference):
+    first, second = ([3 + (at * step) % 270 for at in range(140)] for step in (7, 11))
+    asked = []
+    for at, shared in enumerate((first, second, [9, 8, 7], first, second, first, [5], second)):
+        asked.append(desk.ask([*shared, 10 + at, 20], max_tokens=12, seed=at))
+        desk.turn(at % 2)
+    desk.turn()
+    heads = [seat.head for seat in desk.scheduler.rows]
+    assert len(heads) == 8
+    assert heads.index(heads[-1]) == 5  # the last three begin alike, the three before them too
+    assert heads.index(heads[4]) == 2
+    lengths = [group.length for group in desk.runner._groups(list(desk.scheduler.rows), np.ones(8, int))]
+    assert lengths == [0, 140, 140]  # (3 - 1) * 140 >= 256
+    desk.finish()
+    for request in asked:
+        ids = request.prompt_ids + desk.tokens(request)
+        logits = reference(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        start = len(request.prompt_ids)
+        expected = [logits[at - 1, ids[at]].item() for at in range(start, len(ids))]
+        assert desk.logprobs(request) == pytest.approx(expected, abs=1e-4)
+
+
+def row_of(slot: int, prompt: list[int], adapter: str = "") -> Row:
+    return Row(adapter, [*prompt, 5], np.array(prompt, np.int32), Sampling(), slot, computed=len(prompt))
+
+
+def test_families_are_neighbors_of_one_adapter_and_one_beginning():
+    long, other = list(range(200)), list(range(200, 400))
+    prompts = [("", long), ("", long), ("", [1]), ("", [2]), ("a", [2]), ("a", other), ("a", other), ("b", other)]
+    rows = [row_of(slot, prompt, adapter) for slot, (adapter, prompt) in enumerate(prompts)]
+    assert families(rows) == [(0, 2), (2, 5), (5, 7), (7, 8)]
+    assert families([]) == []
+    assert shared_prefix([row_of(0, long), row_of(1, [*long[:150], 7]), row_of(2, long)]) == 150  # 2 * 150 >= 256
+    assert shared_prefix([row_of(0, long), row_of(1, [*long[:120], 7]), row_of(2, long)]) == 0  # 2 * 120 < 256
+    assert shared_prefix([row_of(0, long, "a"), row_of(1, long, "b"), row_of(2, long, "b")]) == 0
+    assert shared_prefix([row_of(0, long * 2)]) == 400  # alone, its own prompt
+    halfway = row_of(0, long * 2)
+    halfway.computed = 300
+    assert shared_prefix([halfway]) == 300
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("targets", [("q_proj", "k_proj", "v_proj", "o_proj"), ("v_proj", "up_proj", "down_proj")])
 def test_projections_compute_what_the_layers_did(tiny, targets):
@@ -119,8 +163,6 @@ def test_float32_is_not_packed():
 
 def test_a_bfloat16_engine_agrees_with_a_bfloat16_forward(tiny, adapters):
     """Packed weights, adapters and shared prefixes together, in the format production runs in."""
-    from nightschool.engine.runner import Runner
-    from nightschool.engine.sampling import Sampling
     from nightschool.engine.scheduler import Done, Request, Scheduler
 
     events: list = []

@@ -137,6 +137,38 @@ def test_the_same_seed_gives_the_same_tokens_whatever_else_runs(make_desk, setti
         assert desk.logprobs(again) == pytest.approx(alone.logprobs(asked), abs=1e-4)
 
 
+@pytest.mark.parametrize("adapter", ["", "one"])
+def test_a_seed_gives_its_tokens_alone_among_31_others_and_with_a_known_prompt(make_desk, adapters, adapter):
+    shared = prompt(0, 150)
+
+    def finished(among: int, known: bool) -> list[tuple[list[int], list[float]]]:
+        """Three requests with one beginning, one of them twice, each with its seed."""
+        desk = make_desk(max_rows=32)
+        for name in ("one", "two"):
+            desk.runner.load(name, adapters / name)
+        if known:
+            desk.ask([*shared, 9], adapter=adapter, max_tokens=2)
+            desk.finish()
+        for at in range(among):
+            theirs = shared if at % 3 else prompt(at, 40)
+            name = ("", "one", "two")[at % 3] if at % 2 else adapter
+            desk.ask([*theirs, at + 3], adapter=name, max_tokens=3 + at, temperature=1.2)
+        before = desk.scheduler.reused_tokens
+        asked = [desk.ask([*shared, *prompt(at, at)], adapter=adapter, max_tokens=24, seed=at) for at in (1, 2, 3)]
+        desk.turn()
+        assert len(desk.scheduler.rows) == among + 3
+        desk.finish()
+        assert (desk.scheduler.reused_tokens - before >= 3 * 150) == known or among
+        return [(desk.tokens(request), desk.logprobs(request)) for request in asked]
+
+    alone = finished(0, known=False)
+    assert len({tuple(tokens) for tokens, _ in alone}) == 3
+    for among, known in ((0, True), (29, False), (29, True)):
+        for (tokens, logprobs), (expected, expected_logprobs) in zip(finished(among, known), alone, strict=True):
+            assert tokens == expected
+            assert logprobs == pytest.approx(expected_logprobs, abs=1e-4)
+
+
 def test_requests_without_seed_differ(desk):
     asked = [desk.ask(prompt(0, 10), max_tokens=20) for _ in range(2)]
     desk.finish()

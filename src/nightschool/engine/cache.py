@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -68,17 +68,21 @@ class RowCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self._seen
 
-    def read(self, row: int, length: int) -> Tensor:
-        """A copy of a row's first `length` tokens: (layers, 2, kv_heads, length, head_dim)."""
-        return self.kv[:, :, row, :, :length].clone()
+    def read(self, row: int, start: int, end: int) -> Tensor:
+        """A copy of a row's tokens [start, end): (layers, 2, kv_heads, tokens, head_dim)."""
+        return self.kv[:, :, row, :, start:end].clone()
 
     def prefix(self, row: int, length: int) -> Prefix:
         """A row's first `length` tokens, laid out for the products of a group."""
         kv = self.kv[:, :, row, :, :length]
         return Prefix(kv[:, 0].mT.contiguous(), kv[:, 1].contiguous())
 
-    def write(self, row: int, prefix: Tensor) -> None:
-        self.kv[:, :, row, :, : prefix.shape[3]] = prefix
+    def write(self, row: int, pieces: Sequence[Tensor]) -> None:
+        """Put pieces, one after the other, at the beginning of a row."""
+        start = 0
+        for piece in pieces:
+            self.kv[:, :, row, :, start : start + piece.shape[3]] = piece
+            start += piece.shape[3]
 
     def view(self, row: int, length: int) -> Tensor:
         return self.kv[:, :, row, :, :length]
@@ -102,59 +106,108 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A finished sequence: its adapter, its ids and their keys and values."""
+@dataclass(slots=True, eq=False)
+class Node:
+    """Tokens that follow those of the parent; keys and values (layers, 2, kv_heads, tokens, head_dim)."""
 
-    adapter: str
     ids: np.ndarray
     kv: Tensor
+    parent: Node | None
+    children: dict[int, Node] = field(default_factory=dict)  # by first token
+    used: int = 0
+
+    def link(self) -> None:
+        if self.parent is not None:
+            self.parent.children[int(self.ids[0])] = self
 
 
 class PrefixStore:
-    """Finished sequences, the least recently used dropped first when over `budget_bytes`."""
+    """Finished sequences as a tree, so that a common beginning is held once.
 
-    def __init__(self, budget_bytes: int) -> None:
+    Over `budget_bytes` the ends go first, the least recently used before others. Looking up and keeping cost what
+    the sequence is long, however many are kept.
+    """
+
+    def __init__(self, budget_bytes: int, token_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self.used_bytes = 0
-        self._kept: OrderedDict[int, Kept] = OrderedDict()
-        self._next = 0
+        self._token_bytes = token_bytes
+        self._roots: dict[str, Node] = {}
+        self._clock = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._leaves())
 
-    def longest(self, adapter: str, ids: np.ndarray) -> tuple[Tensor | None, int]:
-        """The kept sequence that shares the longest prefix with `ids`, and how long it is."""
-        best, length = -1, 0
-        for key, kept in self._kept.items():
-            if kept.adapter == adapter and (shared := common_prefix(kept.ids, ids)) > length:
-                best, length = key, shared
-        if best < 0:
-            return None, 0
-        self._kept.move_to_end(best)
-        return self._kept[best].kv[:, :, :, :length], length
+    def longest(self, adapter: str, ids: np.ndarray) -> tuple[list[Tensor], int]:
+        """Keys and values of the longest kept beginning of `ids`, piece by piece, and how long it is."""
+        nodes, length = self._walk(adapter, ids)
+        pieces, left = [], length
+        for node in nodes:
+            pieces.append(node.kv[:, :, :, :left])
+            left -= len(node.ids)
+        return pieces, length
 
-    def keep(self, adapter: str, ids: np.ndarray, kv: Tensor) -> None:
-        """Store a sequence; it replaces those it extends."""
-        for key, kept in list(self._kept.items()):
-            if kept.adapter == adapter and common_prefix(kept.ids, ids) == len(kept.ids):
-                self._forget(key)
-        self._kept[self._next] = Kept(adapter, ids, kv)
-        self._next += 1
-        self.used_bytes += kv.nbytes
+    def keep(self, adapter: str, ids: np.ndarray, read: Callable[[int, int], Tensor]) -> None:
+        """Store what is new of a sequence; `read(start, end)` gives a copy of its keys and values.
+
+        Edge: a sequence over the whole budget is not kept.
+        """
+        if len(ids) * self._token_bytes > self.budget_bytes:
+            return
+        nodes, length = self._walk(adapter, ids)
+        if length == len(ids):
+            return
+        parent = nodes[-1] if nodes else self._roots.setdefault(adapter, Node(ids[:0], torch.empty(0), None))
+        if (inside := length - sum(len(node.ids) for node in nodes[:-1])) < len(parent.ids):
+            parent = _split(parent, inside)
+        Node(ids[length:].copy(), read(length, len(ids)), parent, used=self._clock).link()
+        self.used_bytes += (len(ids) - length) * self._token_bytes
         while self.used_bytes > self.budget_bytes:
-            self._forget(next(iter(self._kept)))
-
-    def covers(self, adapter: str, ids: np.ndarray) -> bool:
-        """Whether a kept sequence already begins with `ids`."""
-        return any(k.adapter == adapter and common_prefix(k.ids, ids) == len(ids) for k in self._kept.values())
+            self._forget(min(self._leaves(), key=lambda leaf: leaf.used))
 
     def drop(self, adapter: str) -> None:
-        for key in [key for key, kept in self._kept.items() if kept.adapter == adapter]:
-            self._forget(key)
+        for leaf in self._leaves(adapter):
+            while leaf.parent is not None and not leaf.children:
+                self._forget(leaf)
+                leaf = leaf.parent
 
-    def _forget(self, key: int) -> None:
-        self.used_bytes -= self._kept.pop(key).kv.nbytes
+    def _walk(self, adapter: str, ids: np.ndarray) -> tuple[list[Node], int]:
+        """The nodes that begin `ids`, the last of them perhaps only in part, and how many ids they cover."""
+        self._clock += 1
+        nodes: list[Node] = []
+        length, node = 0, self._roots.get(adapter)
+        while node is not None and length < len(ids) and (node := node.children.get(int(ids[length]))):
+            shared = common_prefix(node.ids, ids[length:])
+            node.used = self._clock
+            nodes.append(node)
+            length += shared
+            if shared < len(node.ids):
+                break
+        return nodes, length
+
+    def _leaves(self, adapter: str | None = None) -> list[Node]:
+        waiting = [root for name, root in self._roots.items() if adapter in (None, name)]
+        found: list[Node] = []
+        while waiting:
+            node = waiting.pop()
+            waiting.extend(node.children.values())
+            if not node.children and node.parent is not None:
+                found.append(node)
+        return found
+
+    def _forget(self, leaf: Node) -> None:
+        assert leaf.parent is not None
+        del leaf.parent.children[int(leaf.ids[0])]
+        self.used_bytes -= len(leaf.ids) * self._token_bytes
+
+
+def _split(node: Node, at: int) -> Node:
+    """Part a node in two; the upper one, with the lower one as its child. Copies, so that each frees its own."""
+    upper = Node(node.ids[:at].copy(), node.kv[:, :, :, :at].clone(), node.parent, used=node.used)
+    node.ids, node.kv, node.parent = node.ids[at:].copy(), node.kv[:, :, :, at:].clone(), upper
+    upper.link()
+    node.link()
+    return upper
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,8 @@ from nightschool.models.attention import additive
 from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraModel
 
-FILL_TOKENS = 2048  # per forward: bounds the memory of activations and masks
+FILL_TOKENS = 512  # per forward: bounds the memory of activations and scores; more is not faster
+HEAD = 64  # tokens that rows must have in common to be looked at for more
 AGREED = 0.1  # relative; two orders of the same sums in bfloat16 differ by 0.02
 SCORE_TOKENS = 256  # logits of every position are needed at once: 256 x 49,152 float32 are 50 MB
 
@@ -40,6 +42,11 @@ class Row:
     @property
     def missing(self) -> int:
         return len(self.ids) - 1 - self.computed
+
+    @property
+    def head(self) -> bytes:
+        """What decides whether rows stand together."""
+        return self.prompt[:HEAD].tobytes()
 
 
 class Runner:
@@ -70,12 +77,14 @@ class Runner:
         self.lora.unload(name)
         for projection in self._projections:
             projection.drop(name)
+        self._grouped, self._prefixes = [], {}
 
     def fill(self, rows: list[Row]) -> None:
         """Compute all but the last id of rows that lie in adjacent slots, without logits."""
         while any(row.missing for row in rows):
             most = max(1, FILL_TOKENS // len(rows))
             self._forward(rows, [min(row.missing, most) for row in rows])
+        self._grouped = []  # now that more is computed, more may be shared
 
     def score(self, rows: list[Row]) -> None:
         """Like `fill`, and keep the log-probabilities of the ids after the first."""
@@ -93,13 +102,13 @@ class Runner:
         return self._logits(self._forward(rows, [1] * len(rows)))[:, -1]
 
     def _groups(self, rows: list[Row], counts: np.ndarray) -> list[Group]:
-        """Neighbors of one adapter, with the prompt prefix that all of them share and have computed."""
+        """Neighbors that begin alike, with the prompt prefix that all of them share and have computed."""
         if rows != self._grouped:
             self._grouped, before, self._prefixes = rows, self._prefixes, {}
             self._shares = []
-            for adapter, first, end in spans(rows):
+            for first, end in families(rows):
                 length = shared_prefix(rows[first:end])
-                key = (adapter, rows[first].prompt[:length].tobytes())
+                key = (rows[first].adapter, rows[first].prompt[:length].tobytes())
                 if length:
                     self._prefixes[key] = before.get(key) or self.cache.prefix(rows[first].slot, length)
                 self._shares.append((first, end, length, self._prefixes.get(key)))
@@ -175,7 +184,23 @@ def spans(rows: list[Row]) -> list[tuple[str, int, int]]:
     return found
 
 
+def families(rows: list[Row]) -> list[tuple[int, int]]:
+    """Runs of neighbors of one adapter and one beginning, as (first, end); rows without a companion together."""
+    found: list[tuple[int, int]] = []
+    alone = False
+    for _, members in groupby(range(len(rows)), lambda line: (rows[line].adapter, rows[line].head)):
+        first, *others = members
+        if alone and not others:
+            found[-1] = (found[-1][0], first + 1)
+        else:
+            found.append((first, first + 1 + len(others)))
+        alone = not others
+    return found
+
+
 def shared_prefix(rows: list[Row]) -> int:
-    """Computed prompt tokens that all rows begin with; 0 where reading them once does not pay."""
+    """Computed prompt tokens that all rows begin with; 0 where adapters differ or reading them once does not pay."""
+    if any(row.adapter != rows[0].adapter for row in rows):
+        return 0
     length = min(min(row.computed, common_prefix(rows[0].prompt, row.prompt)) for row in rows)
     return length if decoding.worth(len(rows), length) else 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -98,7 +98,7 @@ class Match:
     """What is known already of a seat's prompt: keys and values of its first `length` tokens."""
 
     seat: Seat
-    prefix: Tensor | None
+    pieces: list[Tensor]
     length: int
 
     @property
@@ -114,7 +114,7 @@ class Scheduler:
 
     def __init__(self, runner: Runner, deliver: Deliver, stop_ids: frozenset[int], kept_bytes: int) -> None:
         self.runner = runner
-        self.store = PrefixStore(kept_bytes)
+        self.store = PrefixStore(kept_bytes, runner.cache.token_bytes)
         self.rows: list[Seat] = []
         self.waiting: deque[Seat] = deque()
         self.leaving: set[str] = set()
@@ -233,14 +233,14 @@ class Scheduler:
     def _match(self, seat: Seat) -> Match:
         """The longest known prefix of a seat's prompt, among kept sequences and running rows."""
         if seat.request.score:
-            return Match(seat, None, 0)  # scoring needs the logits of every token
-        best, length = self.store.longest(seat.adapter, seat.prompt)
+            return Match(seat, [], 0)  # scoring needs the logits of every token
+        pieces, length = self.store.longest(seat.adapter, seat.prompt)
         for row in self.rows:
             if row.adapter == seat.adapter:
                 shared = min(row.computed, common_prefix(row.prompt, seat.prompt))
                 if shared > length:
-                    best, length = self.runner.cache.view(row.slot, shared), shared
-        return Match(seat, best, length) if length >= MIN_SHARED else Match(seat, None, 0)
+                    pieces, length = [self.runner.cache.view(row.slot, shared)], shared
+        return Match(seat, pieces, length) if length >= MIN_SHARED else Match(seat, [], 0)
 
     def _place(self, batch: list[Match]) -> None:
         """Move seats into the next free rows, copy what is known, compute the rest."""
@@ -249,8 +249,8 @@ class Scheduler:
             self.waiting.remove(seat)
             seat.slot = len(self.rows)
             self.rows.append(seat)
-            if match.prefix is not None:
-                self.runner.cache.write(seat.slot, match.prefix)
+            if match.length:
+                self.runner.cache.write(seat.slot, match.pieces)
                 seat.computed = match.length
                 self.reused_tokens += match.length
                 seat.request.cached_tokens = max(seat.request.cached_tokens, match.length)
@@ -261,25 +261,25 @@ class Scheduler:
             self.runner.fill(seats)
 
     def _settle(self) -> None:
-        """Make rows compact and those of one adapter neighbors, moving as few as possible."""
-        sizes: dict[str, int] = {}
-        for seat in self.rows:
-            sizes[seat.adapter] = sizes.get(seat.adapter, 0) + 1
-        free: dict[str, set[int]] = {}
+        """Make rows compact, those of one adapter neighbors, and among them those that begin alike; move few."""
+        alike = Counter((seat.adapter, seat.head) for seat in self.rows)
+        places = [(seat.adapter, seat.head if alike[seat.adapter, seat.head] > 1 else b"") for seat in self.rows]
+        free: dict[tuple[str, bytes], set[int]] = {}
         start = 0
-        for adapter in sorted(sizes):
-            free[adapter] = set(range(start, start + sizes[adapter]))
-            start += sizes[adapter]
-        misplaced: list[Seat] = []
-        for seat in self.rows:
-            if seat.slot in free[seat.adapter]:
-                free[seat.adapter].remove(seat.slot)
+        for place, size in sorted(Counter(places).items()):
+            free[place] = set(range(start, start + size))
+            start += size
+        misplaced: list[tuple[Seat, tuple[str, bytes]]] = []
+        for seat, place in zip(self.rows, places, strict=True):
+            if seat.slot in free[place]:
+                free[place].remove(seat.slot)
             else:
-                misplaced.append(seat)
+                misplaced.append((seat, place))
         if misplaced:
-            targets = [free[seat.adapter].pop() for seat in misplaced]
-            self.runner.cache.move([s.slot for s in misplaced], targets, max(s.computed for s in misplaced))
-            for seat, slot in zip(misplaced, targets, strict=True):
+            targets = [free[place].pop() for _, place in misplaced]
+            sources, length = [seat.slot for seat, _ in misplaced], max(seat.computed for seat, _ in misplaced)
+            self.runner.cache.move(sources, targets, length)
+            for (seat, _), slot in zip(misplaced, targets, strict=True):
                 seat.slot = slot
         self.rows.sort(key=lambda seat: seat.slot)
 
@@ -320,9 +320,7 @@ class Scheduler:
         if seat.request.score:
             return
         ids = np.array(seat.ids[: seat.computed], np.int32)
-        too_big = seat.computed * self.runner.cache.token_bytes > self.store.budget_bytes
-        if not too_big and not self.store.covers(seat.adapter, ids):
-            self.store.keep(seat.adapter, ids, self.runner.cache.read(seat.slot, seat.computed))
+        self.store.keep(seat.adapter, ids, partial(self.runner.cache.read, seat.slot))
 
     def _fail(self, error: Exception) -> None:
         message = f"The engine could not finish the step: {type(error).__name__}: {error}"
