@@ -75,6 +75,18 @@ def mean_of_clusters(sums: Sequence[float], counts: Sequence[int], level: float 
     return mean, float(stats.t.ppf((1 + level) / 2, num_clusters - 1)) * error
 
 
+def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[float, float, float]:
+    """Ratio of medians and the 95 % interval of a bootstrap over rounds."""
+    import numpy as np
+
+    dice = np.random.default_rng(0)
+    a, b = np.array(numerators), np.array(denominators)
+    drawn = dice.integers(0, len(a), (2000, len(a)))
+    ratios = np.median(a[drawn], axis=1) / np.median(b[drawn], axis=1)
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return float(np.median(a) / np.median(b)), float(low), float(high)
+
+
 def options_of(doc: str | None, **numbers: float) -> argparse.ArgumentParser:
     """A parser with --json and one option for each of `numbers`, with that default and its type."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -36,8 +36,7 @@ from typing import Any
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 sys.path.append(str(Path(__file__).parents[1]))
 
-import numpy as np
-from common import Row, at_least, at_most, machine_facts, options_of, random_adapter, report, tell
+from common import Row, at_least, at_most, machine_facts, options_of, random_adapter, ratio_of, report, tell
 
 MODEL = "smollm2-135m"
 TOKENS_OF_REPLY = 48
@@ -299,16 +298,6 @@ def unique(rows: Rows) -> int:
         itertools.takewhile(lambda ab: ab[0] == ab[1], zip(*ab, strict=False)) for ab in itertools.pairwise(ordered)
     )
     return sum(map(len, ordered)) - sum(1 for pairs in shared for _ in pairs)
-
-
-def ratio_of(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[float, float, float]:
-    """Ratio of medians and the 95 % interval of a bootstrap over rounds."""
-    dice = np.random.default_rng(0)
-    a, b = np.array(numerators), np.array(denominators)
-    drawn = dice.integers(0, len(a), (2000, len(a)))
-    ratios = np.median(a[drawn], axis=1) / np.median(b[drawn], axis=1)
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    return float(np.median(a) / np.median(b)), float(low), float(high)
 
 
 def main() -> None:
