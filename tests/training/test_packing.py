@@ -3,6 +3,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nightschool.errors import InputError
 from nightschool.training.packing import pack
@@ -46,9 +48,48 @@ def test_places_spell_every_row_whatever_the_budget() -> None:
         assert [found[row] for row in range(60)] == rows
 
 
-def test_a_cut_forest_repeats_only_the_shared_prefix() -> None:
-    # budget 7: rows one and two share a pack (3 + 1 + 1 + 2 = 7), row three brings the prefix again (3 + 1)
+def test_a_cut_tree_repeats_only_its_trunk() -> None:
+    # budget 7: rows one and two share a pack (3 + 1 + 1 + 2 = 7), row three brings the trunk again (3 + 1)
     assert [one.num_tokens for one in pack(ROWS, 7)] == [7, 4]
+
+
+def test_a_tree_that_fits_is_never_cut() -> None:
+    # three groups of 2 + 4 * 1 = 6 tokens: two fit a budget of 15, and filling it up would cut the second's trunk off
+    groups = [[[head, 9, leaf] for leaf in range(4)] for head in (1, 2, 3)]
+    packs = pack([row for group in groups for row in group], 15)
+    assert [one.num_tokens for one in packs] == [12, 6]
+
+
+def test_small_trees_fill_what_large_ones_leave() -> None:
+    # 5, 4, 3, 2 tokens under a budget of 7: largest first, 5 + 2 and 4 + 3
+    packs = pack([[1] * 5, [2] * 4, [3] * 3, [4] * 2], 7)
+    assert sorted(sorted(one.rows) for one in packs) == [[0, 3], [1, 2]]
+
+
+def test_a_session_of_very_many_turns() -> None:
+    said = list(range(3000))
+    packs = pack([said[: end + 1] for end in range(3000)], 1000)
+    assert sorted(row for one in packs for row in one.rows) == list(range(3000))
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=40),
+    st.integers(1, 60),
+)
+def test_each_row_is_spelled_once_within_the_budget(rows: list[list[int]], budget: int) -> None:
+    packs = pack(rows, budget)
+    spelled = {
+        row: one.token_ids[path].tolist() for one in packs for row, path in zip(one.rows, one.places, strict=True)
+    }
+    assert [spelled[row] for row in range(len(rows))] == rows
+    assert sum(len(one.rows) for one in packs) == len(rows)
+    for one in packs:
+        longest = max(len(path) for path in one.places)
+        assert one.num_tokens <= max(budget, longest)
+    unique = len({tuple(row[:end]) for row in rows for end in range(1, len(row) + 1)})
+    if unique <= budget:
+        assert len(packs) == 1
+        assert packs[0].num_tokens == unique
 
 
 def test_an_empty_sequence_is_refused() -> None:

@@ -44,28 +44,73 @@ class Pack:
         return visible
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows that go through one forward together, in sorted order of their tokens, and how many nodes they have."""
+
+    rows: tuple[int, ...]
+    num_tokens: int
+
+
 def pack(sequences: Sequence[Sequence[int]], token_budget: int = TOKEN_BUDGET) -> list[Pack]:
     """Flatten the prefix forest of `sequences` into packs of at most `token_budget` tokens.
 
-    The result does not depend on the order of `sequences`, except for `rows`. A forest larger than the
-    budget is cut between branches, and the prefix shared across the cut is repeated.
+    A tree that fits stays whole. A larger one is cut where its branches leave the trunk, the largest first into as few
+    packs as they fit, and its trunk is repeated in each; so it is with a tree's branches as with the forest's trees,
+    which share nothing. The result does not depend on the order of `sequences`, except for `rows`.
 
     Edge: a single sequence longer than the budget gets a pack of its own.
     """
     if any(not len(sequence) for sequence in sequences):
         raise InputError("A sequence has no tokens.", "Nothing can be predicted from it.", "Leave it out.")
-    ordered = sorted(range(len(sequences)), key=lambda row: tuple(sequences[row]))
-    packs: list[Pack] = []
-    open_pack = _OpenPack()
-    for row in ordered:
-        ids = sequences[row]
-        if open_pack.rows and open_pack.size_with(ids) > token_budget:
-            packs.append(open_pack.close())
-            open_pack = _OpenPack()
-        open_pack.add(row, ids)
-    if open_pack.rows:
+    known = [tuple(sequence) for sequence in sequences]
+    ordered = sorted(range(len(known)), key=known.__getitem__)
+    place = {row: at for at, row in enumerate(ordered)}
+    packs = []
+    for part in _parts(known, ordered, token_budget):
+        open_pack = _OpenPack()
+        for row in sorted(part.rows, key=place.__getitem__):
+            open_pack.add(row, known[row])
         packs.append(open_pack.close())
     return packs
+
+
+def _parts(sequences: Sequence[tuple[int, ...]], ordered: Sequence[int], budget: int) -> list[_Part]:
+    """From the leaves up: what shares a prefix is joined where that prefix ends.
+
+    The stack holds the open nodes of the tree on the way to the newest row, as (depth, parts below it).
+    """
+    stack: list[tuple[int, list[_Part]]] = [(0, [])]
+    before: tuple[int, ...] = ()
+    for row in ordered:
+        ids = sequences[row]
+        _close(stack, _num_shared(before, ids), budget)
+        stack.append((len(ids), [_Part((row,), len(ids))]))
+        before = ids
+    _close(stack, 0, budget)
+    return _joined(stack[0][1], 0, budget)
+
+
+def _close(stack: list[tuple[int, list[_Part]]], depth: int, budget: int) -> None:
+    """Join the parts of all open nodes below `depth`, so that a node of that depth is the newest."""
+    while stack[-1][0] > depth:
+        below, parts = stack.pop()
+        if stack[-1][0] < depth:
+            stack.append((depth, []))
+        stack[-1][1].extend(_joined(parts, below, budget))
+
+
+def _joined(parts: list[_Part], trunk: int, budget: int) -> list[_Part]:
+    """Parts that begin with the same `trunk` tokens in as few as fit the budget: first fit, the largest first."""
+    bins: list[_Part] = []
+    for part in sorted(parts, key=lambda part: -part.num_tokens):
+        own = part.num_tokens - trunk
+        at = next((i for i, one in enumerate(bins) if one.num_tokens + own <= budget), None)
+        if at is None:
+            bins.append(part)
+        else:
+            bins[at] = _Part(bins[at].rows + part.rows, bins[at].num_tokens + own)
+    return bins
 
 
 class _OpenPack:
@@ -77,12 +122,11 @@ class _OpenPack:
         self.parents: list[int] = []
         self.rows: list[int] = []
         self.places: list[list[int]] = []
+        self._newest: tuple[int, ...] = ()
 
-    def size_with(self, ids: Sequence[int]) -> int:
-        return len(self.token_ids) + len(ids) - self._shared(ids)
-
-    def add(self, row: int, ids: Sequence[int]) -> None:
-        shared = self._shared(ids)
+    def add(self, row: int, ids: tuple[int, ...]) -> None:
+        shared = _num_shared(self._newest, ids)
+        self._newest = ids
         path = self.places[-1][:shared] if self.places else []
         for depth in range(shared, len(ids)):
             self.parents.append(path[-1] if path else -1)
@@ -101,12 +145,14 @@ class _OpenPack:
             tuple(np.array(path, dtype=np.int64) for path in self.places),
         )
 
-    def _shared(self, ids: Sequence[int]) -> int:
-        if not self.places:
-            return 0
-        shared = 0
-        for node, token in zip(self.places[-1], ids, strict=False):
-            if self.token_ids[node] != token:
-                break
-            shared += 1
-        return shared
+
+def _num_shared(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    """Number of leading tokens that are equal."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # halving, so that nearly all of the comparison is one of whole slices
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
