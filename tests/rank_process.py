@@ -16,8 +16,8 @@ import torch.distributed as dist
 from objective_batches import MADE, made
 from torch import Tensor
 
-from nightschool.objectives.loss import Terms
-from nightschool.training.losses.mixing import Totals, count, couples, total_loss
+from nightschool.objectives.loss import Terms, couples
+from nightschool.training.losses.mixing import Totals, count, total_loss
 from nightschool.types import Sample
 
 

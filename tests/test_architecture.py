@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "nightschool"
 ORDER = (
     "types", "errors", "config", "client", "store", "jobs", "access", "rendering", "upstream", "valuation", "releases",
     "feedback", "gateway", "models", "engine", "imports", "envs", "guards", "mining", "objectives", "curation",
-    "training", "gate", "loop", "dashboard", "cli", "demo", "__main__",
+    "training", "planning", "gate", "loop", "dashboard", "cli", "demo", "__main__",
 )  # fmt: skip
 BACKWARD = {("cli/demo.py", "demo"): "the command that plays the demo"}
 
@@ -28,6 +28,7 @@ MODULE_LINES, FUNCTION_LINES, LOOP_LINES, PARAMETERS, ATTRIBUTES, NESTING = 500,
 LONG_FUNCTIONS = {"training/loop.py": LOOP_LINES}
 MANY_PARAMETERS = {
     "cli/up.py up": "each parameter is one option of the command line",
+    "cli/plan.py plan": "each parameter is one option of the command line",
     "cli/train.py train": "each parameter is one option of the command line",
     "dashboard/intervals.py row": "an interval is three numbers",
     "releases/aliases.py promote": "the words of a promotion, all but three with defaults",

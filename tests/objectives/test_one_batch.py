@@ -15,10 +15,10 @@ from tiny import make_tiny_model
 
 from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig
-from nightschool.objectives.loss import Terms
+from nightschool.objectives.loss import COUPLED, Terms
 from nightschool.training.backend import AdamConfig
 from nightschool.training.local import POLICY, LocalBackend
-from nightschool.training.losses import COUPLED, LOSSES
+from nightschool.training.losses import LOSSES
 from nightschool.types import Sample
 
 

@@ -58,6 +58,9 @@ COMMANDS = (
         module="exports",
     ),
     Command("objectives", "teach", "What may be learned from what there is.", "nightschool objectives"),
+    Command(
+        "plan", "teach", "What a run would take, and whether it fits.", "nightschool plan --model 7b --device h100"
+    ),
     Command("train", "teach", "Train a candidate.", "nightschool train --objective sft --data handbook.jsonl"),
     Command("stages", "teach", "Run a sequence of stages.", "nightschool stages --leave-one-out"),
     Command(

@@ -58,6 +58,15 @@ class Loss:
 Terms = Mapping[str, Loss]  # by `Sample.term`: what serves two losses is in the batch twice
 
 
+# Losses in which sequences of the whole batch enter one expression that is not a sum over them.
+COUPLED: frozenset[str] = frozenset({"group_variance", "rebel", "dpo", "ipo", "kto", "bco"})
+
+
+def couples(terms: Terms) -> bool:
+    """Whether the losses need the whole batch at once."""
+    return any(loss.name in COUPLED for loss in terms.values())
+
+
 def outputs_of(terms: Terms) -> frozenset[str]:
     """What the losses read of the models, together."""
     return frozenset().union(*(loss.outputs for loss in terms.values()))

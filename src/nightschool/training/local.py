@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nightschool.errors import InputError, RefusedError
 from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraConfig, LoraModel, write_adapter
-from nightschool.objectives.loss import LOGPROBS, TOP, VALUES, Terms, outputs_of
+from nightschool.objectives.loss import LOGPROBS, TOP, VALUES, Terms, couples, outputs_of
 from nightschool.releases.manifest import template_digest, tokenizer_digest
 from nightschool.training import attention
 from nightschool.training.adam import Adam
@@ -25,7 +25,7 @@ from nightschool.training.backend import AdamConfig, Identity, LossReport, NotFi
 from nightschool.training.bodies import Body
 from nightschool.training.critic import CRITIC, MOMENTS, Critic
 from nightschool.training.logprobs import Head, likeliest, target_logprobs, top_logprobs
-from nightschool.training.losses.mixing import TOP_IDS, count, couples, total_loss
+from nightschool.training.losses.mixing import TOP_IDS, count, total_loss
 from nightschool.training.packing import TOKEN_BUDGET, Pack
 from nightschool.training.stack import KEEP_BYTES
 from nightschool.types import Json, Sample

@@ -97,12 +97,13 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`windows`: per window its steps, why it ended, whether it went back, the drift on all held-out rows, and how
-    many rows each policy version gave."""
+    """`seconds` of the steps, and `processor_s` over all cores. `windows`: per window its steps, why it ended, whether
+    it went back, the drift on all held-out rows, and how many rows each policy version gave."""
 
     steps: int
     tokens: int
     seconds: float
+    processor_s: float
     windows: tuple[Json, ...]
 
 
@@ -130,7 +131,7 @@ def run_loop(backend: Backend, course: Course, folder: Path, watch: Watch) -> Ou
         else:
             backend.open(start_folder(folder, position.window) or course.parent)
         position = _Window(backend, course, folder, watch).run(position)
-    return Outcome(position.done, position.tokens, position.seconds, position.windows)
+    return Outcome(position.done, position.tokens, position.seconds, position.processor_s, position.windows)
 
 
 class _Window:
@@ -169,7 +170,7 @@ class _Window:
     def _step(
         self, position: Position, batch: Sequence[Sample], watched: Sequence[Sample], total: int
     ) -> tuple[Position, Drift | None]:
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         report = self.backend.forward_backward(batch, self.course.terms)
         stepped = self.backend.optim_step(self._optimizer(position.step, total), position.done)
         drift = measure(watched, self.backend.forward(watched)) if watched else None
@@ -180,6 +181,7 @@ class _Window:
             done=position.done + 1,
             tokens=position.tokens + report.num_tokens,
             seconds=position.seconds + took,
+            processor_s=position.processor_s + time.process_time() - worked,
         )
         self._tell(position, report, stepped, drift, total)
         return position, drift

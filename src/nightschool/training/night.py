@@ -25,7 +25,7 @@ from nightschool.jobs.alive import kept_alive
 from nightschool.models.fetch import find_model
 from nightschool.objectives import oapl
 from nightschool.objectives.catalog import find_objective
-from nightschool.objectives.loss import Material
+from nightschool.objectives.loss import Material, Objective
 from nightschool.objectives.oapl import OaplRule
 from nightschool.objectives.regression import SQUARED
 from nightschool.releases.adapters import check_adapter, install_adapter
@@ -48,6 +48,7 @@ from nightschool.training.runs import (
     update_run,
 )
 from nightschool.training.scoring import Scorers, Watching
+from nightschool.training.usage import peak_bytes
 from nightschool.training.watching import Halt, Progress, RunWatch, Silent
 from nightschool.types import Json, LedgerState, Sample
 
@@ -163,7 +164,7 @@ def _train(store: Store, state: Path, run: Run, progress: Progress) -> Run:
         digest = install_adapter(store, state, folder / "adapter", _manifest(run, backend, rows.digest))
     enter_ledger(store, run.id, lines, course.train)
     summary = {**asdict(outcome), "windows": list(outcome.windows), "train": len(rows.train)}
-    summary |= {"held_out": len(rows.held_out)}
+    summary |= {"held_out": len(rows.held_out), "peak_bytes": peak_bytes()}
     done = replace(run, state="done", summary=summary, adapter_digest=digest, error=None)
     update_run(store, run.id, state="done", summary=summary, adapter_digest=digest, error=None)
     shutil.rmtree(folder / "work")
@@ -173,28 +174,37 @@ def _train(store: Store, state: Path, run: Run, progress: Progress) -> Run:
 
 def course_of(run: Run, folder: Path, state: Path, rows: Rows) -> tuple[Course, list[Line]]:
     """What a run goes through, from its row and its dataset, and the lines of its ledger."""
-    config, objective = config_of(run), find_objective(run.objective)
+    config = config_of(run)
     parent = None
     if run.parent_digest is not None:
         parent = state / "adapters" / run.parent_digest
         check_adapter(parent, run.parent_digest)
+    renderer = Renderer.from_folder(find_model(config.backend.model))
+    course = course_over(find_objective(run.objective), config, rows, renderer)
+    return replace(course, parent=parent), _read_lines(folder)
+
+
+def course_over(objective: Objective, config: StudyConfig, rows: Rows, renderer: Renderer) -> Course:
+    """What a run of the objective over these rows goes through, from a fresh adapter.
+
+    Raises: what `objective.annotate` raises.
+    """
     rated = [sample for sample in rows.held_out if sample.reward is not None]
     silent = [sample for sample in rows.held_out if sample.reward is None]
     rule = _rule(config)
     rated = objective.annotate(rated, rule) if rated and objective.pessimistic else rated
-    rehearsed, after = _rehearsal(config) if objective.anchored else [], objective.after_anchor
-    course = Course(
+    rehearsed, after = _rehearsal(config, renderer) if objective.anchored else [], objective.after_anchor
+    return Course(
         train=(*objective.annotate(rows.train, rule), *rehearsed),
         held_out=(*rated, *silent),
         terms={"": objective.loss(rule), REHEARSED: SQUARED},
         anchored=objective.anchored,
-        parent=parent,
+        parent=None,
         config=config.loop,
         drift=config.drift if objective.anchored else None,
         teachers=rows.teachers,
         after_anchor={"": lambda rows: after(rows, rule)} if after else {},
     )
-    return course, _read_lines(folder)
 
 
 def _rule(config: StudyConfig) -> Any:
@@ -203,11 +213,10 @@ def _rule(config: StudyConfig) -> Any:
     return replace(config.rule, calibrated=True) if "calibrated" in known else config.rule
 
 
-def _rehearsal(config: StudyConfig) -> list[Sample]:
+def _rehearsal(config: StudyConfig, renderer: Renderer) -> list[Sample]:
     """General conversations that keep the anchor's log-ratio. Beside OAPL they share its denominators."""
     if not config.rehearsal_weight:
         return []
-    renderer = Renderer.from_folder(find_model(config.backend.model))
     written = read_written(REHEARSAL, Material.DEMONSTRATIONS, renderer)
     samples = [replace(sample, id=f"{REHEARSED} {sample.id}") for sample in written]
     shared = isinstance(config.rule, OaplRule)

@@ -39,6 +39,7 @@ class Position:
     safe: int | None = None
     tokens: int = 0
     seconds: float = 0.0
+    processor_s: float = 0.0
     windows: tuple[Json, ...] = field(default=())
 
 

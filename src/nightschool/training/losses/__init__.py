@@ -33,6 +33,3 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "clipped": clipped,
     "ppo": ppo,
 }
-
-# Losses in which sequences of the whole batch enter one expression that is not a sum over them.
-COUPLED: frozenset[str] = frozenset({"group_variance", "rebel", "dpo", "ipo", "kto", "bco"})

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nightschool.errors import InputError
 from nightschool.objectives.loss import Terms
-from nightschool.training.losses import COUPLED, LOSSES
+from nightschool.training.losses import LOSSES
 from nightschool.training.losses.batch import TokenBatch
 from nightschool.types import Sample
 
@@ -44,11 +44,6 @@ def count(samples: Sequence[Sample]) -> dict[str, Totals]:
     if not any(total.num_tokens for total in found.values()):
         raise InputError("No token of the batch enters the loss.", "Every loss mask is empty.", "Check the dataset.")
     return found
-
-
-def couples(terms: Terms) -> bool:
-    """Whether the losses need the whole batch at once."""
-    return any(loss.name in COUPLED for loss in terms.values())
 
 
 def total_loss(
