@@ -10,19 +10,20 @@ from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig
 from nightschool.models.shapes import read_shape
 from nightschool.objectives.catalog import find_objective
-from nightschool.planning.memory import kept_per_token
+from nightschool.planning.memory import CACHE_ROWS, KEEP_BYTES, TILE, kept_per_token
 from nightschool.planning.operations import Tokens, forward_operations, training_operations
-from nightschool.planning.work import block_keys
-from nightschool.training.attention import BLOCK, TreePlan
+from nightschool.training import logprobs, stack
+from nightschool.training.attention import TreePlan
+from nightschool.training.layer import Kept
 from nightschool.training.local import POLICY, LocalBackend
+from nightschool.training.stack import Stack
 from nightschool.types import Sample
 
 RANK = 4
 
 
 class Counter(TorchDispatchMode):
-    """Adds up what torch's own formulas say of every operator. `FlopCounterMode` also follows modules, and stumbles
-    over one that is called inside an autograd function."""
+    """Adds up what torch's own formulas say of operators; `FlopCounterMode` leaves out those that write in place."""
 
     def __init__(self):
         super().__init__()
@@ -30,7 +31,8 @@ class Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
+        name = func._overloadpacket.__name__.removesuffix("_")
+        formula = flop_registry.get(getattr(torch.ops.aten, name, None))
         self.operations += 0 if formula is None else formula(*args, **(kwargs or {}), out_val=out)
         return out
 
@@ -57,9 +59,10 @@ def samples():
 
 
 def executed(one, backend):
-    """Pairs of a query and a key that the attention's blocks compute, needed or not."""
+    """Pairs of a query and a key that the attention's blocks compute, seen or not."""
     plan = TreePlan.of(one, backend.base.dtype, backend.base.device)
-    return sum(len(bucket.blocks) * BLOCK * bucket.num_keys for bucket in plan.buckets)
+    keys = [sum(end - first for first, end in block.ranges) for block in plan.blocks]
+    return sum((block.end - block.first) * seen for block, seen in zip(plan.blocks, keys, strict=True))
 
 
 def test_operations_are_those_that_torch_counts(backend, samples, folder):
@@ -76,18 +79,12 @@ def test_operations_are_those_that_torch_counts(backend, samples, folder):
 
 def test_what_is_kept_for_the_gradient(backend, samples, folder):
     (one,) = backend._packs(samples)
-    weights = {parameter.untyped_storage().data_ptr() for parameter in backend.base.network.parameters()}
-    kept: dict[int, torch.Tensor] = {}
+    layers = Stack.of(backend.base.network)
+    assert layers is not None
+    _, passed = layers.forward(one, POLICY, keeps=True)
+    found = [kept.num_bytes for kept in passed.kept if isinstance(kept, Kept)]
+    assert found == [one.num_tokens * kept_per_token(read_shape(folder), 4)] * 2
 
-    def keep(tensor):
-        place = tensor.untyped_storage().data_ptr()
-        if place not in weights:
-            kept[place] = tensor
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        backend._hidden(one, POLICY)
-    measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-    keys = block_keys(one) / -(-one.num_tokens // BLOCK)
-    predicted = one.num_tokens * kept_per_token(read_shape(folder), RANK, 4, keys, one.num_tokens)
-    assert measured == pytest.approx(predicted, rel=0.2)
+def test_the_trainer_has_the_limits_that_are_planned_with():
+    assert (KEEP_BYTES, CACHE_ROWS, TILE) == (stack.KEEP_BYTES, stack.CACHE_ROWS, logprobs.TILE)

@@ -23,7 +23,7 @@ WORK = Work(
     between=Tokens(400_000, 200_000_000, 100_000, 100),
     padded=800_000,
     unique=400_000,
-    largest=Largest(4096, 64 * 600, 1000),
+    largest=Largest(4096, 1000),
     longest=1000,
 )
 
@@ -33,7 +33,7 @@ def test_time_follows_the_forecast_of_its_parts():
     slow = Device("slow", "slow", 1e12, 1e9, 1e9, 1e9, measured=True, is_cpu=True)
     shape = find_shape("135m")
     setting = Setting(shape, slow, "bfloat16", 16, 4096)
-    one, two = (ideal_s(setting, Tokens(num, 10 * num), Tokens()) for num in (10, 20))
+    one, two = (ideal_s(setting, Tokens(num, 10 * num, passes=0), Tokens()) for num in (10, 20))
     assert two == pytest.approx(2 * one)
     faster = replace(setting, device=replace(slow, bfloat16=2e9, bytes_per_s=2e9))
     assert ideal_s(faster, Tokens(10, 100), Tokens()) == pytest.approx(one / 2)
@@ -83,9 +83,9 @@ def test_what_does_not_fit_is_told_what_would():
     assert not planned.fits
     found = {one.knob: one.value for one in remedies(planned)}
     assert set(found) == {"model", "device"}  # 30 GB of weights: no budget and no rank helps
-    # 4 bytes for each of 7.6e9 weights, 16 for each of the adapter's 160e6, and more than 50e9 of activations
-    assert 81e9 < planned.memory.total < 140e9
-    assert found["device"] == "h200"
+    # 4 bytes for each of 7.6e9 weights are 30e9, the adapter 4.5e9, activations 7.9e9: more than 40 GiB can give
+    assert 0.95 * 43e9 < planned.memory.total < 0.95 * 85e9
+    assert found["device"] == "h100"
     for one in remedies(planned):
         assert one.needed_bytes <= planned.memory.total
 

@@ -1,20 +1,24 @@
 """Operations and bytes of a tiny model, by hand."""
 
-import pytest
+from dataclasses import replace
 
 from nightschool.models.shapes import Shape
 from nightschool.planning.memory import (
-    Largest,
+    activation_bytes,
     adapter_bytes,
     cache_bytes,
     head_bytes,
-    kept_checkpointed,
     kept_per_token,
+    packed_bytes,
     weight_bytes,
+    whole_layers,
+    working_bytes,
 )
 from nightschool.planning.operations import (
     Tokens,
+    body_operations,
     decoding_operations,
+    factors,
     forward_operations,
     num_adapter_weights,
     training_operations,
@@ -27,21 +31,25 @@ CHAIN = Tokens(num=5, context=15, scored=2)  # five tokens in a row see 1 + 2 + 
 def test_the_adapter():
     # in + out: q 8, k 6, v 6, o 8, gate 10, up 10, down 10 = 58; times rank 3 and 2 blocks
     assert num_adapter_weights(TINY, 3) == 348
-    assert adapter_bytes(TINY, 3, num_models=2) == 2 * 348 * 16  # float32: weight, gradient, two moments
+    # side by side: q, k, v three times 4 -> 8, o 4 -> 4, gate and up twice 4 -> 12, down 6 -> 4
+    assert factors(TINY, 3) == (3 * (12 + 4 + 8 + 6), 3 * (24 + 4 + 24 + 4))
+    # float32 weight, gradient and two moments; of what is multiplied, 2 bytes and a float32 gradient; two adapters
+    assert adapter_bytes(TINY, 3, 2, num_models=2) == 2 * (348 * 16 + 2 * (90 + 168) * 6)
 
 
 def test_a_pass_without_gradient():
-    # weights of products 2 x 120 + 348 = 588, twice for each of 5 tokens: 5,880
+    # weights of products 2 x (120 + 90 + 168) = 756, twice for each of 5 tokens: 7,560
     # attention: 4 x 2 blocks x width 4 x 15 = 480; the output layer 2 x 4 x 10 for each of 2 places = 160
-    assert forward_operations(TINY, 3, CHAIN) == 5880 + 480 + 160
+    assert forward_operations(TINY, 3, CHAIN) == 7560 + 480 + 160
+    assert body_operations(TINY, 3, CHAIN) == 7560 + 480
     # drawing computes the output layer at every token: 400
-    assert decoding_operations(TINY, 3, CHAIN) == 5880 + 480 + 400
+    assert decoding_operations(TINY, 3, CHAIN) == 7560 + 480 + 400
 
 
 def test_a_pass_with_gradient():
-    # the base 4 x 240, the adapter 6 x 348, without what lies below the first block's q, k, v:
-    # twice 16 + 8 + 8 and 3 x (4 + 4 + 4) = 136; 2,912 a token, 14,560; attention 3 x 480; the output layer twice
-    assert training_operations(TINY, 3, CHAIN) == 14_560 + 1440 + 320
+    # of a block: 4 x 120 of the base, 8 x 90 of A, 6 x 168 of B: 2,208; two blocks, five tokens: 22,080
+    # attention 14 x 2 x 4 x 15 = 1,680; the output layer twice
+    assert training_operations(TINY, 3, CHAIN) == 22_080 + 1680 + 320
 
 
 def test_passes_add_up():
@@ -50,14 +58,21 @@ def test_passes_add_up():
     assert training_operations(TINY, 3, twice) == 2 * training_operations(TINY, 3, CHAIN)
 
 
-def test_what_a_token_keeps():
-    # read by adapters 2 x 4 + 4 + 7 x 3 = 33, queries 4, keys and values 2 x 2 x 64 / 64 = 4, attention 2 x 64 = 128,
-    # ffn 24: 193 of 2 bytes; the norms' inputs 2 x 4 of 4 bytes; two blocks
-    assert kept_per_token(TINY, 3, 2, keys=64, num_tokens=1000) == 2 * (386 + 32)
-    # 200,000 tokens x 128 scores exceed one call's 16 million: a number a head is kept instead
-    assert kept_per_token(TINY, 3, 2, keys=64, num_tokens=200_000) == 2 * (2 * (193 - 128 + 2) + 32)
-    # the inputs of two blocks, and one block whole
-    assert kept_checkpointed(TINY, 3, 2, keys=64, num_tokens=1000) == 2 * 4 * 2 + 418
+def test_what_a_pass_keeps():
+    # inputs 2 x 4, queries and what they read 2 x 4, keys and values 2 x 2, gate and up 2 x 6: 32 of 2 bytes
+    assert kept_per_token(TINY, 2) == 64
+    assert kept_per_token(replace(TINY, norms_heads=True), 2) == 64 + 2 * (4 + 2)
+    assert activation_bytes(TINY, 2, 100) == 2 * 100 * 64
+    # 2^26 tokens keep 4 GiB a block: one block is kept, the other's input, and it whole while it is computed again
+    assert whole_layers(TINY, 2, 2**26) == 1
+    assert activation_bytes(TINY, 2, 2**26) == 2**26 * (64 + 8 + 64)
+    assert activation_bytes(TINY, 2, 100, checkpointed=True) == 100 * (64 + 8 + 64)
+
+
+def test_what_a_block_works_with():
+    # 3 x 4 + 2 x 4 + 2 x 2 of 2 bytes and 2 x 2 of 4 for each token; 6 x 6 of 2 for each of at most 256 rows
+    assert working_bytes(TINY, 2, 1000, on_cpu=True) == 1000 * 64 + 256 * 72
+    assert working_bytes(TINY, 2, 1000, on_cpu=False) == 1000 * (64 + 72)
 
 
 def test_the_rest():
@@ -66,8 +81,4 @@ def test_the_rest():
     assert head_bytes(TINY, 2, num_scored=2) == 2 * 10 * 2 * (2 + 4) + 2 * 4 * 2 * 2
     assert head_bytes(TINY, 2, 10_000) - head_bytes(TINY, 2, 1000) == 9000 * 4 * 2 * 2  # one chunk, however many
     assert cache_bytes(TINY, 2, 7) == 2 * 2 * 2 * 2 * 7
-
-
-def test_keys_of_a_block():
-    assert Largest(num_tokens=130, block_keys=600).keys == pytest.approx(200)  # three blocks
-    assert Largest().keys == 0
+    assert packed_bytes(TINY, 2) == 2 * 2 * (2 * 120 + 4 * 10)

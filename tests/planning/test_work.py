@@ -1,16 +1,14 @@
 """What a run sends through its model, counted without one."""
 
-import numpy as np
 import pytest
 
 from nightschool.errors import InputError
 from nightschool.objectives.catalog import find_objective
 from nightschool.planning.numbers import Numbers, described
 from nightschool.planning.operations import Tokens
-from nightschool.planning.work import block_keys, work_of
+from nightschool.planning.work import work_of
 from nightschool.training.drift import DriftRule
 from nightschool.training.loop import Course, LoopConfig
-from nightschool.training.packing import pack
 from nightschool.training.plans import BackendConfig, StudyConfig
 from nightschool.types import Sample
 
@@ -99,15 +97,6 @@ def test_drawing():
     # each reply's ten tokens see 101 to 110
     assert work.drawn == Tokens(640, 64 * 1055, 640)
     assert work.running == 2 * 100 + 16 * 10
-
-
-def test_the_keys_of_a_block_are_its_ancestors_and_itself():
-    (one,) = pack([tuple(range(150)), (*range(100), *range(900, 1000))])
-    visible = one.tree_mask()
-    exact = sum(visible[at : at + 64].any(axis=0).sum() for at in range(0, one.num_tokens, 64))
-    padding = -one.num_tokens % 64  # the last block is counted whole
-    assert block_keys(one) == exact + padding
-    assert np.all(one.parents < np.arange(one.num_tokens))
 
 
 @pytest.mark.parametrize(

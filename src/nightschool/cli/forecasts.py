@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from nightschool.cli.settings import overridden
 from nightschool.curation.dataset import Wanted
 from nightschool.dashboard.formatting import duration, number, plural, short_id, size
 from nightschool.dashboard.sentences import objective as spoken
-from nightschool.errors import ConfigError, InputError, MissingError
+from nightschool.errors import InputError, MissingError
 from nightschool.models.shapes import find_shape
 from nightschool.objectives.catalog import find_objective
 from nightschool.planning.devices import HERE, Device, find_device
@@ -27,7 +27,6 @@ from nightschool.planning.material import (
     rows_of_file,
     rows_of_store,
 )
-from nightschool.planning.memory import ITEM_BYTES
 from nightschool.planning.numbers import Numbers, described
 from nightschool.planning.past import Compared, compare
 from nightschool.planning.remedies import Remedy, remedies
@@ -37,8 +36,6 @@ from nightschool.releases.aliases import BASE, current
 from nightschool.training.night import course_over
 from nightschool.training.plans import StudyConfig, default_config
 from nightschool.types import Json
-
-FORMATS = ("auto", *ITEM_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +87,7 @@ def _config(call: Call, wish: Wish) -> StudyConfig:
     objective = find_objective(wish.objective)
     table = call.config.section("training").get(objective.name, {})
     config = overridden(default_config(objective), table, f"training.{objective.name}")
-    knobs = {"model": wish.model or call.config.model, **wish.knobs}
-    config = replace(config, backend=replace(config.backend, **knobs))
-    if config.backend.dtype not in FORMATS:
-        raise ConfigError(f"There is no format {config.backend.dtype!r}.", f"Known are {', '.join(FORMATS)}.", "")
-    return config
+    return overridden(config, {"backend": {"model": wish.model or call.config.model, **wish.knobs}}, "plan")
 
 
 def _counted(call: Call, wish: Wish, config: StudyConfig, draws: bool) -> Counted:
@@ -188,6 +181,7 @@ def _work(planned: Forecast, counted: Counted) -> Table:
 def _memory(planned: Forecast) -> Table:
     names = {
         "weights": f"weights, {planned.setting.dtype}",
+        "packed": "weights as the processor reads them, twice",
         "adapter": f"adapter of rank {planned.setting.rank}, gradient, moments",
         "activations": f"activations of {planned.work.largest.num_tokens:,} tokens",
         "head": "output layer, one chunk",
@@ -263,6 +257,7 @@ def _data(planned: Forecast, counted: Counted, past: list[Compared]) -> Json:
         "operations": planned.operations,
         "memory_bytes": asdict(planned.memory)
         | {"total": planned.memory.total, "limit": FITS * setting.device.memory_bytes},
+        "recomputed": planned.recomputed,
         "activations_checkpointed_bytes": planned.checkpointed_bytes,
         "ideal_s": planned.ideal_s,
         "seconds": asdict(planned.seconds),

@@ -7,18 +7,26 @@ from dataclasses import dataclass, replace
 from nightschool.models.shapes import Shape
 from nightschool.planning.devices import Device
 from nightschool.planning.memory import (
-    BLOCK,
     ITEM_BYTES,
     Largest,
     Memory,
+    activation_bytes,
     adapter_bytes,
     cache_bytes,
     head_bytes,
-    kept_checkpointed,
     kept_per_token,
+    packed_bytes,
     weight_bytes,
+    whole_layers,
+    working_bytes,
 )
-from nightschool.planning.operations import Tokens, decoding_operations, forward_operations, training_operations
+from nightschool.planning.operations import (
+    Tokens,
+    body_operations,
+    decoding_operations,
+    forward_operations,
+    training_operations,
+)
 from nightschool.planning.speed import (
     CARD,
     ENGINE,
@@ -54,12 +62,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`ideal_s`: before the factor that real passes need. `checkpointed_bytes`: the activations if only the blocks'
-    inputs were kept. `cost` in the currency of the price; `None` without one."""
+    """`ideal_s`: before the factor that real passes need. `recomputed`: the share of blocks that are computed once more
+    because what they keep would not fit; `checkpointed_bytes`: the activations if all but one were. `cost` in the
+    currency of the price; `None` without one."""
 
     setting: Setting
     work: Work
     memory: Memory
+    recomputed: float
     checkpointed_bytes: float
     operations: float
     ideal_s: float
@@ -84,16 +94,15 @@ def forecast(setting: Setting, work: Work, price: float | None = None, factor: R
     read = work.read + work.between
     passes_s, drawing_s = ideal_s(setting, work.trained, read), _drawing_s(setting, work)
     seconds = factor.times(passes_s) + ENGINE.times(drawing_s)
-    operations = training_operations(shape, rank, work.trained) + forward_operations(shape, rank, read)
+    operations = _operations(setting, work.trained, read) + decoding_operations(shape, rank, work.drawn)
+    checkpointed = kept.num_models * activation_bytes(shape, setting.item, kept.num_tokens, checkpointed=True)
     return Forecast(
         setting=setting,
         work=work,
         memory=memory_of(setting, kept, work.running),
-        checkpointed_bytes=_heap(setting)
-        * kept.num_models
-        * kept.num_tokens
-        * kept_checkpointed(shape, rank, setting.item, kept.keys, kept.num_tokens),
-        operations=operations + decoding_operations(shape, rank, work.drawn),
+        recomputed=_recomputed(setting, kept.num_tokens),
+        checkpointed_bytes=HEAP[setting.device.is_cpu] * checkpointed,
+        operations=operations,
         ideal_s=passes_s + drawing_s,
         seconds=seconds,
         cost=None if price is None else seconds.times(price / HOUR_S),
@@ -102,22 +111,24 @@ def forecast(setting: Setting, work: Work, price: float | None = None, factor: R
 
 def ideal_s(setting: Setting, trained: Tokens, read: Tokens) -> float:
     """Seconds of passes: products at their peak, the traffic between them at the speed of memory, and the starts."""
-    shape, rank, device = setting.shape, setting.rank, setting.device
-    operations = training_operations(shape, rank, trained) + forward_operations(shape, rank, read)
-    traffic = TRAINED_TOUCHES * _kept(setting, trained) + READ_TOUCHES * _kept(setting, read)
+    shape, device = setting.shape, setting.device
+    per_token = shape.num_layers * kept_per_token(shape, setting.item)
+    traffic = per_token * (TRAINED_TOUCHES * trained.num + READ_TOUCHES * read.num)
     starts = START_S[device.is_cpu] * shape.num_layers * (trained.passes + READ_START * read.passes)
+    operations = _operations(setting, trained, read)
     return operations / device.operations_per_s(setting.dtype) + traffic / device.bytes_per_s + starts
 
 
 def memory_of(setting: Setting, largest: Largest, running: float = 0.0) -> Memory:
     """At the largest step. `running`: tokens of sequences that are being drawn meanwhile."""
     shape, item, cpu = setting.shape, setting.item, setting.device.is_cpu
-    kept = kept_per_token(shape, setting.rank, item, largest.keys, largest.num_tokens)
     cache = cache_bytes(shape, item, running) + weight_bytes(shape, item) if running else 0.0
+    activations = largest.num_models * activation_bytes(shape, item, largest.num_tokens)
     return Memory(
         weights=weight_bytes(shape, item),
-        adapter=adapter_bytes(shape, setting.rank, largest.num_models),
-        activations=_heap(setting) * largest.num_models * largest.num_tokens * kept,
+        packed=packed_bytes(shape, item) if cpu and setting.dtype == "bfloat16" else 0.0,
+        adapter=adapter_bytes(shape, setting.rank, item, largest.num_models),
+        activations=HEAP[cpu] * (activations + working_bytes(shape, item, largest.num_tokens, cpu)),
         head=head_bytes(shape, item, largest.num_scored),
         process=PROCESS_BYTES[cpu],
         cache=cache,
@@ -131,17 +142,22 @@ def with_budget(largest: Largest, token_budget: int, longest: int) -> Largest:
     return replace(
         largest,
         num_tokens=num,
-        block_keys=round(largest.block_keys * share),
         num_scored=round(largest.num_scored * share),
     )
 
 
-def _kept(setting: Setting, tokens: Tokens) -> float:
-    if not tokens.num:
-        return 0.0
-    keys = tokens.context / tokens.num + BLOCK / 2
-    per_token = kept_per_token(setting.shape, setting.rank, setting.item, keys, setting.token_budget)
-    return tokens.num * per_token
+def _operations(setting: Setting, trained: Tokens, read: Tokens) -> float:
+    """Of passes with and without gradient, with what is computed once more."""
+    shape, rank = setting.shape, setting.rank
+    again = _recomputed(setting, trained.num / trained.passes) if trained.passes else 0.0
+    once = training_operations(shape, rank, trained) + forward_operations(shape, rank, read)
+    return once + again * body_operations(shape, rank, trained)
+
+
+def _recomputed(setting: Setting, num_tokens: float) -> float:
+    """The share of blocks that keep their input alone in a pass of so many tokens."""
+    shape = setting.shape
+    return 1 - whole_layers(shape, setting.item, num_tokens) / shape.num_layers if num_tokens else 0.0
 
 
 def _drawing_s(setting: Setting, work: Work) -> float:
@@ -151,7 +167,3 @@ def _drawing_s(setting: Setting, work: Work) -> float:
     traffic += cache_bytes(shape, setting.item, work.drawn.context)
     operations = decoding_operations(shape, setting.rank, work.drawn)
     return traffic / device.bytes_per_s + operations / device.operations_per_s(setting.dtype)
-
-
-def _heap(setting: Setting) -> float:
-    return HEAP[setting.device.is_cpu]

@@ -1,7 +1,8 @@
-"""Floating-point operations of a pass: a frozen base, an adapter on its linear layers, attention, the output layer.
+"""Floating-point operations that a pass executes: a frozen base, an adapter on its linear layers, attention, the output
+layer.
 
-A multiplication with an addition is two. What is needed is counted, not what a kernel executes: attention counts each
-token's own ancestors, whatever the blocks that compute it look at besides.
+A multiplication with an addition is two. Attention is counted by the pairs of a token and one that it sees, whatever
+its blocks compute besides.
 """
 
 from __future__ import annotations
@@ -33,26 +34,36 @@ def num_adapter_weights(shape: Shape, rank: int) -> int:
     return shape.num_layers * rank * sum(wide + high for wide, high in shape.linear().values())
 
 
+def factors(shape: Shape, rank: int) -> tuple[int, int]:
+    """Weights of one block's A and of its B as they are multiplied: layers that read one input stand side by side, and
+    each has the outputs of all."""
+    h, q, kv, f = shape.hidden, shape.query_width, shape.kv_width, shape.ffn
+    groups = ((3, h, q + 2 * kv), (1, q, h), (2, h, 2 * f), (1, f, h))
+    return rank * sum(n * wide for n, wide, _ in groups), rank * sum(n * high for n, _, high in groups)
+
+
 def forward_operations(shape: Shape, rank: int, tokens: Tokens) -> float:
-    """Of a pass without gradient: 2 per weight and token, 2 per query width and pair for scores and values each."""
-    weights = shape.num_layers * shape.num_layer_weights + num_adapter_weights(shape, rank)
-    attention = 4 * shape.num_layers * shape.query_width * tokens.context
-    return 2 * weights * tokens.num + attention + _head(shape, tokens)
+    """Of a pass without gradient: 2 per weight and token; per pair and query width 2 for the score, 2 for the value."""
+    return body_operations(shape, rank, tokens) + _head(shape, tokens)
+
+
+def body_operations(shape: Shape, rank: int, tokens: Tokens) -> float:
+    """As `forward_operations`, without the output layer."""
+    weights = shape.num_layers * (shape.num_layer_weights + sum(factors(shape, rank)))
+    return 2 * weights * tokens.num + 4 * shape.num_layers * shape.query_width * tokens.context
 
 
 def training_operations(shape: Shape, rank: int, tokens: Tokens) -> float:
     """Of a pass with its gradient.
 
     The base is frozen, so each of its products has one gradient, that of its input, and costs 4 per weight and token,
-    not 6; the adapter's have both. Below the first block nothing is trained: what its queries, keys and values read
-    needs no gradient. The output layer's gradient is taken with its forward.
+    not 6. Of the adapter both have one, and A is multiplied once more; attention scores are computed twice. The output
+    layer's gradient is taken with its forward.
     """
-    base = shape.num_layers * shape.num_layer_weights
-    adapter = num_adapter_weights(shape, rank)
-    lowest = [shape.linear()[name] for name in ("q_proj", "k_proj", "v_proj")]
-    spared = sum(wide * high + rank * wide for wide, high in lowest)
-    attention = 12 * shape.num_layers * shape.query_width * tokens.context
-    return (4 * base + 6 * adapter - 2 * spared) * tokens.num + attention + 2 * _head(shape, tokens)
+    a, b = factors(shape, rank)
+    weights = shape.num_layers * (4 * shape.num_layer_weights + 8 * a + 6 * b)
+    attention = 14 * shape.num_layers * shape.query_width * tokens.context
+    return weights * tokens.num + attention + 2 * _head(shape, tokens)
 
 
 def decoding_operations(shape: Shape, rank: int, tokens: Tokens) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nightschool.objectives.loss import LOGPROBS, TOP, VALUES, couples, outputs_of
-from nightschool.planning.memory import BLOCK, Largest
+from nightschool.planning.memory import Largest
 from nightschool.planning.operations import Tokens
 from nightschool.training.drift import choose_watched
 from nightschool.training.loop import Course, plan_batches
@@ -134,12 +134,7 @@ def _num_scored(one: Pack, samples: Sequence[Sample], masks: str) -> int:
 def _largest(packed: Sequence[Sequence[Pack]], batches: Sequence[Sequence[Sample]], num_models: int) -> Largest:
     everything = [(one, batch) for packs, batch in zip(packed, batches, strict=True) for one in packs]
     one, batch = max(everything, key=lambda found: found[0].num_tokens)
-    return Largest(one.num_tokens, block_keys(one), _num_scored(one, batch, "loss_mask"), num_models)
-
-
-def block_keys(one: Pack) -> int:
-    """Keys that the attention's blocks look at: the ancestors of a block's first node, and the block itself."""
-    return int((one.position_ids[::BLOCK] + BLOCK).sum())
+    return Largest(one.num_tokens, _num_scored(one, batch, "loss_mask"), num_models)
 
 
 def _unscored(tokens: Tokens) -> Tokens:
