@@ -56,6 +56,11 @@ def test_an_anchored_objective_reads_first_and_a_coupled_one_twice():
     assert cut.read == cut.trained  # several packs a batch: forward once more
 
 
+def test_a_teacher_reads_once_before_the_run():
+    work = plan("on_policy_distillation", Numbers(32, 20, 5))
+    assert work.between.num == 32 * 25 + 32 * 25  # the teacher, and the anchor
+
+
 def test_a_critic_trains_beside_the_policy():
     numbers = Numbers(32, 20, 5)
     ppo, grpo = plan("ppo", numbers), plan("grpo", numbers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nightschool.dashboard.sentences import objective as spoken
 from nightschool.errors import InputError, MissingError
 from nightschool.models.shapes import find_shape
 from nightschool.objectives.catalog import find_objective
+from nightschool.objectives.loss import tried
 from nightschool.planning.devices import HERE, Device, find_device
 from nightschool.planning.forecast import Forecast, Setting, forecast
 from nightschool.planning.material import (
@@ -103,7 +105,10 @@ def _counted(call: Call, wish: Wish, config: StudyConfig, draws: bool) -> Counte
         rows = rows_of_file(
             Path(wish.data), _wanted(wish.agent or call.config.agent, BASE, config), objective, renderer
         )
-        return Counted(work_of(course_over(objective, config, rows, renderer), budget), _how(name, config))
+        return Counted(
+            work_of(course_over(objective, config, rows, renderer, partial(tried, objective)), budget),
+            _how(name, config),
+        )
     if not have_store(call.config):
         raise MissingError(
             "There is nothing to plan for.",
@@ -121,7 +126,7 @@ def _counted(call: Call, wish: Wish, config: StudyConfig, draws: bool) -> Counte
                 anchor = current(conn, store.tenant, agent) or BASE
             rows = rows_of_store(store, _wanted(agent, anchor, config), objective, renderer)
             how = _how(name, config)
-    return Counted(work_of(course_over(objective, config, rows, renderer), budget), how)
+    return Counted(work_of(course_over(objective, config, rows, renderer, partial(tried, objective)), budget), how)
 
 
 def _wanted(agent: str, anchor: str, config: StudyConfig) -> Wanted:

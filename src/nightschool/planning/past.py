@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 from nightschool.errors import NightschoolError
 from nightschool.models.shapes import find_shape
 from nightschool.objectives.catalog import find_objective
+from nightschool.objectives.loss import tried
 from nightschool.planning.devices import Device
 from nightschool.planning.forecast import Setting, ideal_s, memory_of
 from nightschool.planning.material import find_renderer
@@ -57,7 +59,8 @@ def _compared(run: Run, state: Path, device: Device, dtype: str) -> Iterator[Com
     try:
         shape = find_shape(config.backend.model)
         renderer, _ = find_renderer((config.backend.model,))
-        course = course_over(find_objective(run.objective), config, read_dataset(run_folder(state, run.id)), renderer)
+        rows, objective = read_dataset(run_folder(state, run.id)), find_objective(run.objective)
+        course = course_over(objective, config, rows, renderer, partial(tried, objective))
     except NightschoolError:  # what cannot be planned again says nothing
         return
     backend = config.backend

@@ -85,7 +85,7 @@ def work_of(course: Course, token_budget: int) -> Work:
         steps=len(batches),
         trained=trained.times(share),
         read=read,
-        between=_of_windows(course, token_budget).times(course.config.windows),
+        between=_of_windows(course, token_budget).times(course.config.windows) + _scored(course, token_budget),
         padded=share * sum(len(batch) * max(len(sample.token_ids) for sample in batch) for batch in chosen),
         unique=share * sum(one.num_tokens for batch in chosen for one in _packs(batch, 2**62)),
         largest=_largest(packed, chosen, 2 if VALUES in outputs else 1),
@@ -107,6 +107,12 @@ def _of_windows(course: Course, token_budget: int) -> Tokens:
     if course.drift is not None:
         total += _read(course.held_out, token_budget)
     return total
+
+
+def _scored(course: Course, token_budget: int) -> Tokens:
+    """What other models read of the rows before the run, as if each were as large as the one that learns."""
+    asked = frozenset[str]().union(*(loss.scored for loss in course.terms.values()))
+    return _read(course.train, token_budget).times(len(asked)) if asked else Tokens()
 
 
 def _read(samples: Sequence[Sample], token_budget: int) -> Tokens:

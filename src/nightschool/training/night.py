@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -54,6 +54,9 @@ from nightschool.types import Json, LedgerState, Sample
 
 DATASET = "dataset.jsonl"
 REHEARSED = "rehearsal"
+
+
+Annotate = Callable[[Sequence[Sample], Any], list[Sample]]
 
 
 def open_local(config: BackendConfig) -> Backend:
@@ -184,10 +187,13 @@ def course_of(run: Run, folder: Path, state: Path, rows: Rows) -> tuple[Course, 
     return replace(course, parent=parent), _read_lines(folder)
 
 
-def course_over(objective: Objective, config: StudyConfig, rows: Rows, renderer: Renderer) -> Course:
-    """What a run of the objective over these rows goes through, from a fresh adapter.
+def course_over(
+    objective: Objective, config: StudyConfig, rows: Rows, renderer: Renderer, annotate: Annotate | None = None
+) -> Course:
+    """What a run of the objective over these rows goes through, from a fresh adapter. `annotate` stands in for the
+    objective's where rows are not scored yet.
 
-    Raises: what `objective.annotate` raises.
+    Raises: what annotating raises.
     """
     rated = [sample for sample in rows.held_out if sample.reward is not None]
     silent = [sample for sample in rows.held_out if sample.reward is None]
@@ -195,7 +201,7 @@ def course_over(objective: Objective, config: StudyConfig, rows: Rows, renderer:
     rated = objective.annotate(rated, rule) if rated and objective.pessimistic else rated
     rehearsed, after = _rehearsal(config, renderer) if objective.anchored else [], objective.after_anchor
     return Course(
-        train=(*objective.annotate(rows.train, rule), *rehearsed),
+        train=(*(annotate or objective.annotate)(rows.train, rule), *rehearsed),
         held_out=(*rated, *silent),
         terms={"": objective.loss(rule), REHEARSED: SQUARED},
         anchored=objective.anchored,
