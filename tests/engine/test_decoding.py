@@ -63,8 +63,8 @@ def test_the_scheduler_shares_a_long_common_prompt_and_scores_stay_right(desk, r
     shared = [3 + at % 200 for at in range(70)]
     asked = [desk.ask([*shared, 10 + at, 20], max_tokens=4 + at, seed=at) for at in range(6)]
     desk.finish()
-    # Rows share all 70 prompt tokens; with 6 rows (6 - 1) * 70 = 350 >= 256 positions need not be read again.
-    assert [Group(0, 6, 70, 72)] in used
+    # Rows share all 70 prompt tokens, in whole strides 64; (6 - 1) * 64 = 320 >= 256 positions need not be read again.
+    assert [Group(0, 6, 64, 72)] in used
     assert used[-1] == [Group(0, 1, 0, 80)]  # a single row shares with nobody; it sees 72 + 9 - 1
     for request in asked:
         ids = request.prompt_ids + desk.tokens(request)
@@ -85,7 +85,7 @@ def test_rows_that_begin_alike_stand_together_and_one_that_does_not_spoils_nothi
     assert heads.index(heads[-1]) == 5  # the last three begin alike, the three before them too
     assert heads.index(heads[4]) == 2
     lengths = [group.length for group in desk.runner._groups(list(desk.scheduler.rows), np.ones(8, int))]
-    assert lengths == [0, 140, 140]  # (3 - 1) * 140 >= 256
+    assert lengths == [0, 128, 128]  # of 140; (3 - 1) * 128 >= 256
     desk.finish()
     for request in asked:
         ids = request.prompt_ids + desk.tokens(request)
@@ -105,13 +105,15 @@ def test_families_are_neighbors_of_one_adapter_and_one_beginning():
     rows = [row_of(slot, prompt, adapter) for slot, (adapter, prompt) in enumerate(prompts)]
     assert families(rows) == [(0, 2), (2, 5), (5, 7), (7, 8)]
     assert families([]) == []
-    assert shared_prefix([row_of(0, long), row_of(1, [*long[:150], 7]), row_of(2, long)]) == 150  # 2 * 150 >= 256
-    assert shared_prefix([row_of(0, long), row_of(1, [*long[:120], 7]), row_of(2, long)]) == 0  # 2 * 120 < 256
+    assert (
+        shared_prefix([row_of(0, long), row_of(1, [*long[:150], 7]), row_of(2, long)]) == 128
+    )  # of 150; 2 * 128 >= 256
+    assert shared_prefix([row_of(0, long), row_of(1, [*long[:120], 7]), row_of(2, long)]) == 0  # 2 * 96 < 256
     assert shared_prefix([row_of(0, long, "a"), row_of(1, long, "b"), row_of(2, long, "b")]) == 0
-    assert shared_prefix([row_of(0, long * 2)]) == 400  # alone, its own prompt
+    assert shared_prefix([row_of(0, long * 2)]) == 384  # alone, its own prompt
     halfway = row_of(0, long * 2)
     halfway.computed = 300
-    assert shared_prefix([halfway]) == 300
+    assert shared_prefix([halfway]) == 288
 
 
 @torch.inference_mode()

@@ -36,9 +36,11 @@ class RowCache(Cache):
         self.max_rows, self.capacity = max_rows, capacity
         self.kv = _zeros((config.num_hidden_layers, 2, max_rows, heads, capacity + 1, width), dtype, device)
         self.token_bytes = 2 * config.num_hidden_layers * heads * width * dtype.itemsize
-        self._flat = [(layer[0].view(-1, width), layer[1].view(-1, width)) for layer in self.kv]
-        self._strides = (heads * (capacity + 1), capacity + 1)
-        self._heads = torch.arange(heads, device=device)
+        self._flat = [layer.view(-1, width) for layer in self.kv]
+        # where in a layer a row begins, and within a row the first token of each head of keys, then of values
+        self._row = heads * (capacity + 1)
+        per_head = torch.arange(heads, device=device) * (capacity + 1)
+        self._heads = torch.cat((per_head, per_head + max_rows * self._row))
         self._target = torch.empty(0)
         self._rows = slice(0, 0)
         self._seen = 0
@@ -46,14 +48,12 @@ class RowCache(Cache):
     def aim(self, rows: slice, positions: Tensor, seen: int) -> None:
         """Write the next forward's tokens of `rows` at `positions` (B, L), then look at `seen` positions."""
         slots = torch.arange(rows.start, rows.stop, device=positions.device)
-        per_row, per_head = self._strides
-        self._target = (slots * per_row)[:, None, None] + positions[:, :, None] + self._heads * per_head
+        self._target = (slots * self._row)[:, None, None] + positions[:, :, None] + self._heads
         self._rows, self._seen = rows, seen
 
-    def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Write one layer's keys and values where the cache is aimed at. Shapes: (B, L, kv_heads, head_dim)."""
-        for flat, new in zip(self._flat[layer], (keys, values), strict=True):
-            flat.index_put_((self._target,), new)
+    def store(self, layer: int, kv: Tensor) -> None:
+        """Write one layer's keys, then values, where the cache is aimed at. Shapes: (B, L, 2 kv_heads, head_dim)."""
+        self._flat[layer].index_put_((self._target,), kv)
 
     def active(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the rows the cache is aimed at: (B, kv_heads, capacity + 1, head_dim)."""
@@ -61,7 +61,7 @@ class RowCache(Cache):
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_args: object, **_kwargs: object):
         """What transformers' layers call. Shapes: (B, kv_heads, L, head_dim) -> (B, kv_heads, seen, head_dim)."""
-        self.store(layer_idx, key_states.transpose(1, 2), value_states.transpose(1, 2))
+        self.store(layer_idx, torch.cat((key_states, value_states), 1).transpose(1, 2))
         keys, values = self.active(layer_idx)
         return keys[:, :, : self._seen], values[:, :, : self._seen]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from nightschool.models.attention import additive
 
 WORTH = 256  # prefix positions, summed over all rows but one, from which a copy laid out for the products pays
-STRIDE = 32  # own keys are read in multiples of it: a library plans each new shape of a product anew
+STRIDE = 32  # keys are read in multiples of it: a library plans each new shape of a product anew, and likes round ones
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,10 +80,11 @@ class Layers:
         straight = parts[:, :, :num_turned]
         if layer.heads is not None:
             of_query, of_key = layer.heads
-            straight = torch.cat((of_query(straight[:, :, :num_heads]), of_key(straight[:, :, num_heads:])), 2)
-        turned = torch.addcmul(straight * cos, straight.roll(width // 2, -1), sin)
-        self._cache.store(index, turned[:, :, num_heads:], parts[:, :, num_turned:])
-        return self._attention(index, turned[:, :, :num_heads], *self._cache.active(index), looks)
+            straight[:, :, :num_heads] = of_query(straight[:, :, :num_heads])
+            straight[:, :, num_heads:] = of_key(straight[:, :, num_heads:])
+        torch.addcmul(straight * cos, straight.roll(width // 2, -1), sin, out=straight)
+        self._cache.store(index, parts[:, :, num_heads:])
+        return self._attention(index, parts[:, :, :num_heads], *self._cache.active(index), looks)
 
 
 def layers_of(network: Any, cache: RowCache) -> Layers | None:

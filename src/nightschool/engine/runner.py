@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from nightschool.engine import decoding
 from nightschool.engine.cache import RowCache, common_prefix
 from nightschool.engine.decoding import Group, Prefix, looks_of
-from nightschool.engine.layers import layers_of
+from nightschool.engine.layers import Layers, layers_of
 from nightschool.engine.projections import project
 from nightschool.engine.sampling import Sampling
 from nightschool.models.attention import additive
@@ -63,9 +64,9 @@ class Runner:
         self.num_tokens = 0
         names = inspect.signature(base.network.forward).parameters
         self._cache_name = "cache" if "cache" in names else "past_key_values"
-        self._layers = layers_of(base.network, self.cache)
-        if self._layers and not self._agrees():
-            self._layers = None
+        self._head: Any = base.network.get_output_embeddings()
+        layers = layers_of(base.network, self.cache)
+        self._layers = layers if layers and self._agrees(layers) else None
 
     def load(self, name: str, folder: Path) -> None:
         """Load an adapter in the network's number format; may run beside a forward that does not use it."""
@@ -159,17 +160,17 @@ class Runner:
         ).last_hidden_state
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.base.network.get_output_embeddings()(hidden)
+        return self._head(hidden)
 
     @torch.inference_mode()
-    def _agrees(self) -> bool:
+    def _agrees(self, layers: Layers) -> bool:
         """Whether layers and modules compute the same of a few tokens, within the number format's rounding."""
         positions = torch.arange(8, device=self.base.device)[None]
         ids = (positions + 1) * (self.base.network.config.vocab_size // 9)
         self.cache.aim(slice(0, 1), positions, 8)
         expected = self._modules(ids, positions, 8).float()
         looks = looks_of((Group(0, 1, 0, 8),), positions, self.cache.capacity + 1, self.base.dtype)
-        found = self._layers(ids, positions, looks).float()
+        found = layers(ids, positions, looks).float()
         return bool((found - expected).norm() <= AGREED * expected.norm())
 
 
@@ -203,4 +204,5 @@ def shared_prefix(rows: list[Row]) -> int:
     if any(row.adapter != rows[0].adapter for row in rows):
         return 0
     length = min(min(row.computed, common_prefix(rows[0].prompt, row.prompt)) for row in rows)
+    length -= length % decoding.STRIDE
     return length if decoding.worth(len(rows), length) else 0
