@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,14 +23,16 @@ SMALL: dict[str, dict[str, Any]] = {
     "off_policy": {"steps": 20, "tasks": 8, "logged_tasks": 4, "replies": 16},
     "split_thumbs": {"rows": 400, "fresh_requests": 30, "epochs": 2},
     "late_feedback": {"rows": 30, "fresh_requests": 30, "betas": [4], "steps": 10},
+    "three_tasks": {"rates": [1e-2], "windows": 1, "steps": 1, "hidden": 16, "lessons": 64, "lesson_steps": 2},
 }
 
 
 @pytest.fixture
-def experiments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Their folder on the path, and what they set for the whole process put back."""
+def experiments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Their folder on the path, readers kept in one of the test, and what is set for the whole process put back."""
     path, threads, dtype = list(sys.path), torch.get_num_threads(), torch.get_default_dtype()
     monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setattr(importlib.import_module("reader"), "OUT", tmp_path)
     yield
     sys.path[:] = path
     torch.set_num_threads(threads)
@@ -62,6 +65,73 @@ def test_the_cost_of_a_critic_is_told_of_one_window(experiments: None, tmp_path:
     # 16 prompts of 96 instead of 4, and 16 replies of 48
     assert found["GRPO"]["tokens"] == 4 * 96 + 16 * 48
     assert found["PPO, one reply a prompt"]["tokens"] == 16 * (96 + 48)
+
+
+def test_a_lesson_of_the_office_is_read_or_known(experiments: None) -> None:
+    module = importlib.import_module("three_tasks")
+    office, rng = module.Office.make(0), random.Random(0)
+    told = known = asked = 0
+    for _ in range(1000):
+        lesson = office.lesson(rng)
+        assert all(sum(chances.values()) == pytest.approx(1) for chances in lesson.chances)
+        assert all(chances[word] > 0 for chances, word in zip(lesson.chances, lesson.reply, strict=True))
+        if lesson.reply[:2] == ("it", "is"):
+            # one of three forms begins with "it", and none of the others goes on as this one does
+            assert (lesson.chances[0]["it"], lesson.chances[1]["is"]) == (pytest.approx(1 / 3), pytest.approx(1.0))
+            color = lesson.reply[2] in module.ANSWERS["color"]
+            # in doubt by 0.03, of which a quarter goes to each answer; by nothing where there is nothing to know
+            certain = max(lesson.chances[2].values())
+            assert certain == pytest.approx(0.9775 if color or lesson.told else 0.25)
+            told, known = told + bool(lesson.told), known + color
+        if lesson.request.endswith("briefly"):
+            assert len(lesson.reply) == 2
+            asked += 1
+    assert min(told, known, asked) > 10
+
+
+def test_what_is_kept_is_read_where_the_newest_tasks_are_learned(experiments: None) -> None:
+    module = importlib.import_module("three_tasks")
+
+    def exam(desk: float, day: float, shelf: float, known: float) -> dict[str, float]:
+        return {"desk": desk, "day": day, "shelf": shelf, "color": known, "form": known}
+
+    slow = [exam(0.4, 0.2, 0.2, 0.9), exam(0.4, 0.4, 0.2, 0.9), exam(0.3, 0.3, 0.4, 0.8)]
+    fast = [exam(0.8, 0.2, 0.2, 0.5), exam(0.4, 0.8, 0.2, 0.5), exam(0.1, 0.1, 0.8, 0.2)]
+    seed = {"before": exam(0.25, 0.25, 0.25, 1.0), "arms": {"SFT": {"1": slow, "2": fast}}}
+    # learned 0.25, 0.4 and 0.8: 0.5 is a quarter of the way from slow to fast
+    assert module.kept(seed, "SFT", "earlier") == pytest.approx(0.3 - 0.25 * 0.2)
+    assert module.kept(seed, "SFT", "known") == pytest.approx(0.8 - 0.25 * 0.6)
+    # at the end all three: (0.3 + 0.3 + 0.4) / 3 and (0.1 + 0.1 + 0.8) / 3
+    assert [one.all_three for one in module.outcomes(seed, "SFT")] == pytest.approx([0.25, 1 / 3, 1 / 3])
+    # of the two earlier ones 0.4 and 0.4, later 0.8 and 0.8, fell to 0.3 and to 0.1
+    assert [one.forgotten for one in module.outcomes(seed, "SFT")] == pytest.approx([0.0, 0.1, 0.7])
+    seed["arms"]["SFT"].pop("2")
+    assert math.isnan(module.kept(seed, "SFT", "known"))
+
+
+def test_the_suite_plays_all_and_adds_their_time(
+    experiments: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER.parent))
+    suite = importlib.import_module("objectives")
+    played: list[str] = []
+
+    def run(words: list[Any]) -> SimpleNamespace:
+        played.append(words[1].stem)
+        (tmp_path / "objectives").mkdir(exist_ok=True)
+        (tmp_path / "objectives" / f"{words[1].stem}.json").write_text('{"seconds": 30}')
+        return SimpleNamespace(returncode=int(words[1].stem == "staleness"))
+
+    monkeypatch.setattr(suite, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(suite, "OUT", tmp_path)
+    monkeypatch.setattr(sys.modules["common"], "OUT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["objectives.py"])
+    suite.main()
+    assert set(played) == {*SMALL, "critic_cost"}
+    rows = {row["name"]: row for row in json.loads((tmp_path / "objectives.json").read_text())["rows"]}
+    assert (rows["experiments that failed"]["value"], rows["experiments that failed"]["passed"]) == ("1", False)
+    # half a minute each, but for the one that failed
+    assert float(rows["processor time, min"]["value"]) == (len(played) - 1) / 2
 
 
 def test_an_interval_is_a_students(experiments: None) -> None:
