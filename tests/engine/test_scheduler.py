@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from nightschool.engine.scheduler import Done, Failed, Step
+from nightschool.engine.scheduler import Done, Failed, Step, fits_step
 
 
 def prompt(seed: int, length: int) -> list[int]:
@@ -63,6 +63,26 @@ def test_a_prefix_that_several_waiting_requests_share_is_computed_once(desk):
     # four sends its last prompt token through the one decode step: 54 + 3 * 4 + 4 = 70.
     assert desk.runner.num_tokens == 70
     assert desk.scheduler.reused_tokens == 150
+
+
+def test_a_short_rest_is_part_of_the_decode_step(desk, reference, monkeypatch):
+    filled: list[int] = []
+    fill = desk.runner.fill
+    monkeypatch.setattr(desk.runner, "fill", lambda rows: filled.append(len(rows)) or fill(rows))
+    first = desk.ask(prompt(0, 40), max_tokens=30, seed=1)
+    desk.turn(2)
+    assert filled == []  # alone: one forward of 40 tokens, not one of 39 and one of 1
+    late = [desk.ask(prompt(0, 35) + prompt(at, 6), max_tokens=5, seed=at) for at in (1, 2)]
+    desk.turn()
+    # Two rows with 5 missing tokens join one: 3 * 6 = 18 <= 1.25 * (2 * 5 + 3) = 16.25 does not hold.
+    assert filled == [2]
+    assert fits_step(2, 7, 8)  # 8 * 3 = 24 <= 1.25 * (7 * 2 + 8) = 27.5
+    assert not fits_step(600, 1, 1)
+    desk.finish()
+    for request in (first, *late):
+        ids = request.prompt_ids + desk.tokens(request)
+        expected = reference_logprobs(reference, ids, len(request.prompt_ids))
+        assert desk.logprobs(request) == pytest.approx(expected, abs=1e-4)
 
 
 def test_choices_of_one_request_share_its_prompt(desk):

@@ -92,15 +92,24 @@ class Runner:
         while any(row.missing for row in rows):
             most = max(1, SCORE_TOKENS // len(rows))
             starts, counts = [row.computed for row in rows], [min(row.missing, most) for row in rows]
-            logits = self._logits(self._forward(rows, counts)).float()
+            logits = self._head(self._forward(rows, counts)).float()
             for line, (row, start, count) in enumerate(zip(rows, starts, counts, strict=True)):
                 following = torch.tensor(row.ids[start + 1 : start + 1 + count], device=logits.device)
                 part = logits[line, :count]
                 row.prompt_scores.append(part.gather(1, following[:, None])[:, 0] - part.logsumexp(-1))
 
     def decode(self, rows: list[Row]) -> Tensor:
-        """The logits (R, V) that follow the last id of each row; rows lie in slots 0..R-1 in order."""
-        return self._logits(self._forward(rows, [1] * len(rows)))[:, -1]
+        """The logits (R, V) that follow the last id of each row; rows lie in slots 0..R-1 in order.
+
+        Edge: what a row still misses is computed along with its last id.
+        """
+        counts = [row.missing + 1 for row in rows]
+        hidden = self._forward(rows, counts)
+        if max(counts) > 1:
+            self._grouped = []
+            last = torch.tensor(counts, device=hidden.device) - 1
+            hidden = hidden[torch.arange(len(rows), device=hidden.device), last][:, None]
+        return self._head(hidden)[:, -1]
 
     def _groups(self, rows: list[Row], counts: np.ndarray) -> list[Group]:
         """Neighbors that begin alike, with the prompt prefix that all of them share and have computed."""
@@ -158,9 +167,6 @@ class Runner:
             use_cache=True,
             **{self._cache_name: self.cache},
         ).last_hidden_state
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self._head(hidden)
 
     @torch.inference_mode()
     def _agrees(self, layers: Layers) -> bool:

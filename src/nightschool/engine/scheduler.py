@@ -212,8 +212,10 @@ class Scheduler:
         pending = list(islice(self.waiting, self.runner.cache.max_rows - len(self.rows)))
         while pending:
             found, pending = self._first_of_each_prefix(pending)
-            for batch in batches(found):
+            *others, last = batches(found)
+            for batch in others:
                 self._place(batch)
+            self._place(last, waits=not pending)
         self._settle()
 
     def _first_of_each_prefix(self, seats: list[Seat]) -> tuple[list[Match], list[Seat]]:
@@ -242,8 +244,11 @@ class Scheduler:
                     pieces, length = [self.runner.cache.view(row.slot, shared)], shared
         return Match(seat, pieces, length) if length >= MIN_SHARED else Match(seat, [], 0)
 
-    def _place(self, batch: list[Match]) -> None:
-        """Move seats into the next free rows, copy what is known, compute the rest."""
+    def _place(self, batch: list[Match], waits: bool = False) -> None:
+        """Move seats into the next free rows, copy what is known, compute the rest.
+
+        If it `waits`, a rest that costs the decode step little is left to it.
+        """
         for match in batch:
             seat = match.seat
             self.waiting.remove(seat)
@@ -257,7 +262,7 @@ class Scheduler:
         seats: list[Row] = [match.seat for match in batch]
         if batch[0].seat.request.score:
             self.runner.score(seats)
-        else:
+        elif not (waits and fits_step(batch[0].missing, len(batch), len(self.rows))):
             self.runner.fill(seats)
 
     def _settle(self) -> None:
@@ -327,6 +332,11 @@ class Scheduler:
         requests = {id(seat.request): seat.request for seat in (*self.rows, *self.waiting)}
         self._events += [(request, Failed(message)) for request in requests.values()]
         self.rows, self.waiting = [], deque()
+
+
+def fits_step(missing: int, num_new: int, num_rows: int) -> bool:
+    """Whether a step of all rows, as long as the new ones need, computes little more than two forwards would."""
+    return num_rows * (missing + 1) <= min(1.25 * (num_new * missing + num_rows), FILL_TOKENS)
 
 
 def token_at(drawn: Drawn, line: int, count: int) -> Token:
