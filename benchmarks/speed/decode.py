@@ -105,7 +105,7 @@ def generate(network: Any) -> Side:
     @torch.inference_mode()
     def run(prompts: Sequence[list[int]], tokens: int, cache: Any) -> float:
         ids = torch.tensor(prompts)
-        settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "past_key_values": cache}
+        settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "cache": cache}
         started = time.perf_counter()
         out = network.generate(
             ids, attention_mask=torch.ones_like(ids), min_new_tokens=tokens, max_new_tokens=tokens, **settings
@@ -116,7 +116,7 @@ def generate(network: Any) -> Side:
     @torch.inference_mode()
     def both(work: Work, tokens: int) -> tuple[float, float]:
         new = run(work.new, tokens, None)
-        cache = network(torch.tensor([work.shared]), use_cache=True, logits_to_keep=1).past_key_values
+        cache = network(torch.tensor([work.shared]), use_cache=True, logits_to_keep=1).cache
         cache = copy.deepcopy(cache)
         cache.batch_repeat_interleave(len(work.known))
         return new, run(work.known, tokens, cache)

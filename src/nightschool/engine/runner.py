@@ -97,6 +97,7 @@ class Runner:
                 following = torch.tensor(row.ids[start + 1 : start + 1 + count], device=logits.device)
                 part = logits[line, :count]
                 row.prompt_scores.append(part.gather(1, following[:, None])[:, 0] - part.logsumexp(-1))
+        self._grouped = []
 
     def decode(self, rows: list[Row]) -> Tensor:
         """The logits (R, V) that follow the last id of each row; rows lie in slots 0..R-1 in order.
