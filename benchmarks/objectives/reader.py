@@ -9,12 +9,14 @@ A random Llama is taught to write like that; the rest is the library's: rendered
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
+import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
@@ -28,10 +30,10 @@ from torch import Tensor
 from nightschool.curation.hindsight import SHOULD, TOLD, hinted
 from nightschool.models.base import load_base, quiet
 from nightschool.models.lora import LoraConfig
-from nightschool.objectives.loss import Objective
+from nightschool.objectives.loss import Anchored, Objective
 from nightschool.rendering.renderer import END, START, Renderer
 from nightschool.training.local import LocalBackend
-from nightschool.training.loop import Course, LoopConfig, Now, run_loop
+from nightschool.training.loop import Course, LoopConfig, Now, as_seen, run_loop, spread
 from nightschool.training.states import start_folder
 from nightschool.types import Sample
 
@@ -41,12 +43,13 @@ Chances = Mapping[str, float]  # of the next word; END ends the reply
 
 @dataclass(frozen=True, slots=True)
 class School:
-    """The network and how it is taught: `lessons` drawn once, `steps` batches of 64 of them."""
+    """The network and how it is taught: `lessons` drawn once, `steps` batches of `batch_size` of them."""
 
     hidden: int = 64
     layers: int = 3
     lessons: int = 12_000
     steps: int = 800
+    batch_size: int = 64
     rate: float = 4e-3
     rank: int = 8
 
@@ -90,13 +93,20 @@ class Codes:
 
     @classmethod
     def make(
-        cls, seed: int, kinds: int = 3, things: int = 12, places: int = 3, codes: int = 8, skill: float = 2.4
+        cls,
+        seed: int,
+        kinds: int = 3,
+        things: int = 12,
+        places: int = 3,
+        codes: int = 8,
+        skill: float | Sequence[float] = 2.4,
     ) -> Codes:
-        """`skill`: how far the right word stands out, in logits, beside noise of deviation 1."""
+        """`skill`: how far the right word stands out, in logits, beside noise of deviation 1; or that of each kind."""
         rng = np.random.default_rng(seed)
         shape = (kinds * things, places, codes)
         right = rng.integers(codes, size=shape[:2])
-        logits = rng.normal(size=shape) + skill * (np.arange(codes) == right[..., None])
+        skills = np.repeat(np.broadcast_to(skill, kinds), things)[:, None, None]
+        logits = rng.normal(size=shape) + skills * (np.arange(codes) == right[..., None])
         belief = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
         return cls(KINDS[:kinds], THINGS[:things], COLORS[:codes], right, belief)
 
@@ -126,20 +136,21 @@ class Codes:
         return f"the {ORDINALS[place]} word is not {self.codes[code]}"
 
     def lesson(self, rng: random.Random) -> Lesson:
-        """A third of them without words, the others with any of the three kinds of them; words that are told may say
-        anything, so that they have to be read."""
+        """A third of them without words, the others with any of the three kinds of them. Words may say anything, so
+        that they have to be read; those about what is not name what the writer would have said."""
         request = rng.randrange(len(self.right))
         belief, told = self.belief[request].copy(), None
         places, codes = belief.shape
         place, code = rng.randrange(places), rng.randrange(codes)
         match rng.randrange(6):
-            case 0 | 1:
+            case 0:
                 told = self.wanted(place, code)
                 belief[place] = self._told(belief[place], np.arange(codes) == code)
-            case 2 | 3:
+            case 1 | 2:
+                code = rng.choices(range(codes), belief[place])[0]
                 told = self.unwanted(place, code)
                 belief[place] = self._told(belief[place], np.arange(codes) != code)
-            case 4:
+            case 3:
                 said = [rng.randrange(codes) for _ in range(places)]
                 told = SHOULD.format(words=" ".join(self.codes[one] for one in said))
                 belief = np.stack([self._told(b, np.arange(codes) == one) for b, one in zip(belief, said, strict=True)])
@@ -250,7 +261,9 @@ def hire(name: str, world: World, seed: int, school: School = School(), settings
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(dir=folder.parent))
         _teach(staging, world, seed, school)
-        staging.rename(folder)
+        with contextlib.suppress(OSError):  # somebody else was faster
+            staging.rename(folder)
+        shutil.rmtree(staging, ignore_errors=True)
     with quiet():
         backend = LocalBackend(
             load_base(folder, torch.float32, "cpu"), LoraConfig(rank=school.rank, alpha=16), seed=seed
@@ -259,35 +272,67 @@ def hire(name: str, world: World, seed: int, school: School = School(), settings
     return Reader(backend, folder)
 
 
+def taught(rows: Sequence[Sample], views: Sequence[Sample], reader: Reader, teacher: Reader, k: int) -> list[Sample]:
+    """Rows with what a teacher that stays as it is says behind the prompts of their views: of the tokens, and of the
+    `k` that the reader finds likeliest in their places."""
+    scores, likeliest = as_seen(rows, views, teacher.backend.forward(views)), reader.backend.top(rows, k)
+    chosen = [ids[list(row.completion_mask)] for row, ids in zip(rows, likeliest, strict=True)]
+    asking = [
+        replace(view, token_annotations={"top_ids": spread(ids, view.completion_mask, 0)})
+        for view, ids in zip(views, chosen, strict=True)
+    ]
+    told = [
+        answer[list(view.completion_mask)]
+        for view, answer in zip(views, teacher.backend.forward_top(asking), strict=True)
+    ]
+    found = []
+    for row, of_tokens, ids, of_top in zip(rows, scores, likeliest, told, strict=True):
+        more = {
+            "teacher_logprobs": of_tokens,
+            "top_ids": ids,
+            "teacher_top": spread(of_top, row.completion_mask, np.nan),
+        }
+        found.append(replace(row, token_annotations={**row.token_annotations, **more}))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What a night makes of rows: an objective, its rule, how the rows are gone through."""
+    """What a night makes of rows: an objective, its rule, how the rows are gone through. `beside`: by `Sample.term`,
+    what else is learned in the same steps."""
 
     objective: Objective
     rule: Any
     config: LoopConfig
+    beside: Mapping[str, tuple[Objective, Any]] = field(default_factory=dict)
 
     def night(
         self, reader: Reader, rows: Sequence[Sample], teachers: Sequence[Sample], parent: Path | None, folder: Path
     ) -> Path:
         """Train from `parent` on rows and on what the policy says behind their teachers' prompts. Returns the adapter,
         which the reader has open then."""
-        objective, rule, annotate = self.objective, self.rule, self.objective.after_anchor
-        after = {} if annotate is None else {"": lambda scored: annotate(scored, rule)}
+        named = {"": (self.objective, self.rule), **self.beside}
+        own = {term: [row for row in rows if row.term == term] for term in named}
+        used = {term: pair for term, pair in named.items() if own[term]}
         course = Course(
-            tuple(objective.annotate(rows, rule)),
+            tuple(row for term, (objective, rule) in used.items() for row in objective.annotate(own[term], rule)),
             (),
-            {"": objective.loss(rule)},
-            objective.anchored,
+            {term: objective.loss(rule) for term, (objective, rule) in used.items()},
+            any(objective.anchored for objective, _ in used.values()),
             parent,
             self.config,
             teachers=tuple(teachers),
-            after_anchor=after,
+            after_anchor={term: later for term, pair in used.items() if (later := _after_anchor(*pair))},
         )
         run_loop(reader.backend, course, folder, Unwatched())
         found = start_folder(folder, self.config.windows)
         assert found is not None
         return found
+
+
+def _after_anchor(objective: Objective, rule: Any) -> Callable[[Sequence[Sample]], Anchored] | None:
+    annotate = objective.after_anchor
+    return None if annotate is None else lambda rows: annotate(rows, rule)
 
 
 class Unwatched:
@@ -353,7 +398,7 @@ def _teach(folder: Path, world: World, seed: int, school: School) -> None:
     optimizer = torch.optim.Adam(network.parameters(), lr=school.rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, school.rate, total_steps=school.steps)
     for _ in range(school.steps):
-        rows = torch.randint(len(ids), (64,), generator=generator)
+        rows = torch.randint(len(ids), (school.batch_size,), generator=generator)
         logprobs = network(input_ids=ids[rows]).logits.log_softmax(-1)
         asked = logprobs.gather(1, places[rows, :, None].expand(-1, -1, vocab_size))
         loss = -(targets[rows] * asked).sum() / targets[rows].sum()

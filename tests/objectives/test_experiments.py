@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -22,6 +23,24 @@ SMALL: dict[str, dict[str, Any]] = {
     "staleness": {"steps": 10, "lags": [1, 5], "tasks": 8, "tasks_per_step": 4},
     "off_policy": {"steps": 20, "tasks": 8, "logged_tasks": 4, "replies": 16},
     "split_thumbs": {"rows": 400, "fresh_requests": 30, "epochs": 2},
+    "text_errors": {
+        "things": 2,
+        "lessons": 200,
+        "lesson_steps": 20,
+        "requests_per_round": 2,
+        "group_size": 4,
+        "rounds": 2,
+    },
+    "solutions": {
+        "lessons": 200,
+        "lesson_steps": 20,
+        "trained": 3,
+        "few": 2,
+        "abroad": 3,
+        "requests_per_round": 2,
+        "rounds": 1,
+        "asked": 1,
+    },
     "late_feedback": {"rows": 30, "fresh_requests": 30, "betas": [4], "steps": 10},
     "three_tasks": {"rates": [1e-2], "windows": 1, "steps": 1, "hidden": 16, "lessons": 64, "lesson_steps": 2},
 }
@@ -132,6 +151,42 @@ def test_the_suite_plays_all_and_adds_their_time(
     assert (rows["experiments that failed"]["value"], rows["experiments that failed"]["passed"]) == ("1", False)
     # half a minute each, but for the one that failed
     assert float(rows["processor time, min"]["value"]) == (len(played) - 1) / 2
+
+
+def test_an_environment_tells_of_the_first_wrong_word(experiments: None) -> None:
+    module = importlib.import_module("text_errors")
+    world = module.Codes.make(0, kinds=1, things=1)
+    first, second, third, end = world.reply(0)
+    other = next(word for word in world.codes if word not in (first, second))
+    assert module.error(world, 0, (first, second, third, end), expected=True) is None
+    assert module.error(world, 0, (first, other, third, end), True) == f"the second word should be {second}"
+    assert module.error(world, 0, (other, other, third, end), False) == f"the first word is not {other}"
+    assert module.error(world, 0, (first, end), True) is None  # no word of the code, and so nothing to tell
+    looks = [[0, 0.1], [64, 0.3], [128, 0.7], [192, 0.6]]
+    assert module.generations_to(looks, 1) == pytest.approx(96)  # 0.5 lies half way from 0.3 to 0.7
+    assert math.isnan(module.generations_to([*looks, [256, 0.4]], 1))
+
+
+def test_doubt_is_written_by_one_rule(experiments: None) -> None:
+    module = importlib.import_module("solutions")
+    relations = np.array([[1, 0], [0, 1]])  # the first relation swaps two animals, the second keeps them
+    belief = np.full((2, 2, 2, 2), 0.5)
+    belief[0, 0, 0] = [0.8, 0.2]
+    world = module.Chains(relations, belief, sure=0.9, doubt=0.1)
+    assert (world.text((0, 1, 0)), world.answer((0, 1, 0))) == ("likes fears ant", 1)  # kept, then swapped
+    assert world.reward((0, 1, 0), ("bee", module.END)) == 1.0
+    assert world.reward((0, 1, 0), ("maybe", "ant", "wait", "ant", "bee", module.END)) == 1.0
+    assert world.reward((0, 1, 0), ("maybe", "bee", module.END)) == 0.0
+    assert world.wrong((0, 1, 0), ("ant", module.END)) == "it is not ant"
+    assert world.wrong((0, 1, 0), ("bee", module.END)) is None
+    rng, anything, ant, bee = random.Random(0), np.array([True, True]), np.array([True, False]), np.array([False, True])
+    assert world.written((0, 0, 0), anything, rng)[1][0]["maybe"] == pytest.approx(0.2)  # what 0.8 leaves
+    assert world.written((0, 0, 0), bee, rng)[1][0]["maybe"] == pytest.approx(0.08)  # bee: 0.9 and 0.1 of 0.2
+    doubted = [world.written((1, 1, 0), ant, rng)[1] for _ in range(2000)]
+    steps = [chances[3:] for chances in doubted if len(chances) > 1]
+    assert all(first["ant"] == pytest.approx(0.9) for first, _ in steps)
+    # told ant: 0.9 for certain, and 0.1 of the 0.9 or 0.1 with which a step from ant or bee leads there
+    assert {round(last["ant"], 6) for _, last in steps} == {0.99, 0.91}
 
 
 def test_an_interval_is_a_students(experiments: None) -> None:
