@@ -31,7 +31,7 @@ def record_turn(
     **more: Any,
 ) -> str:
     """One exchange. `more`: agent, user, session, at, version, sampler, status, purpose, training_allowed, branch,
-    flags, context_complete, usage, is_retry."""
+    flags, context_complete, usage, is_retry, tools, finish_reason."""
     return store.write(lambda conn: _turn(conn, store.tenant, messages, reply, prompt_ids, completion_ids, **more))
 
 
@@ -111,7 +111,10 @@ def _turn(
         policy_version=more.get("version", "base"),
         request_body=json.dumps({"messages": messages}).encode(),
         messages=tuple(messages),
-        choices=(Choice(0, {"role": "assistant", "content": reply}, "stop", completion_ids, None),),
+        tools=more.get("tools", ()),
+        choices=(
+            Choice(0, {"role": "assistant", "content": reply}, more.get("finish_reason", "stop"), completion_ids, None),
+        ),
         prompt_ids=None if completion_ids is None else prompt_ids,
         fidelity=Fidelity.EXACT if completion_ids else Fidelity.TEXT,
         sampler=more.get("sampler", Sampler()),

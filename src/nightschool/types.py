@@ -222,7 +222,8 @@ class Trajectory:
 
     `token_ids`, `completion_mask` and `behavior_logprobs` are parallel (T,); the log-probability of a
     token that was not sampled is `None`. `request` is the first user message's text. `num_rows` trajectories share
-    one judgement where the context was rewritten between two turns (`vote` is then the session).
+    one judgement where the context was rewritten between two turns (`vote` is then the session). `rendered`: its tokens
+    are not those that were sampled; they spell what was said in the template of the model that is trained.
     """
 
     session_id: str
@@ -239,6 +240,7 @@ class Trajectory:
     sampler: Sampler
     feedback: tuple[Feedback, ...] = ()
     num_rows: int = 1
+    rendered: bool = False
 
     @property
     def vote(self) -> tuple[str, ...]:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
 from nightschool.curation.lineage import learned_from, releases_behind
+from nightschool.curation.texts import Texts
 from nightschool.curation.trajectories import LeftOut, load_trajectories
 from nightschool.errors import TooLittleDataError
 from nightschool.feedback.reward import Reward, RewardRule, combine, pair
 from nightschool.feedback.text import TextCalibrator, fit_text_calibrator
 from nightschool.objectives.legality import GATE_SPLIT, SELECT_SPLIT
+from nightschool.rendering.renderer import Renderer
 from nightschool.types import Json, LedgerState, Sample, Split, Trajectory
 from nightschool.valuation.models import find_value_model
 from nightschool.valuation.reliability import notes
 
 DAY_S = 86_400.0
 SILENT_ROWS = 64
-TRAINED = "trained"
+TRAINED, TRAINED_TEXT = "trained", "trained on its text"
 USES = ("train", "held_out", "teacher")
 
 
@@ -130,7 +132,7 @@ class Wanted:
     """What a dataset is for: an agent, the policy that its run starts from, and everything said by `as_of`.
 
     `valued`: rows need estimates of the success on their request. `temperature`: the only one that rows nobody judged
-    may be drawn at.
+    may be drawn at. `texts` renders what may not be trained on by its tokens; without, it is left out.
     """
 
     agent: str
@@ -139,6 +141,7 @@ class Wanted:
     rule: CurationRule = field(default_factory=CurationRule)
     valued: bool = True
     temperature: float | None = None
+    texts: Renderer | None = None
 
 
 def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
@@ -148,15 +151,13 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
         TooLittleDataError: the success model cannot be fitted; the message says what would do.
     """
     agent, anchor, as_of, rule = wanted.agent, wanted.anchor, wanted.as_of, wanted.rule
-    loaded = load_trajectories(conn, tenant, agent, as_of)
+    texts = None if wanted.texts is None else Texts(conn, tenant, wanted.texts)
+    loaded = load_trajectories(conn, tenant, agent, as_of, texts)
     visible = [t for t in loaded.trajectories if t.split != Split.GATE]
     calibrator, texts = _text_calibrator(list({t.vote: t for t in visible}.values()))
     judge = RewardRule(rule.noise_rate, calibrator)
     behind = releases_behind(conn, tenant, agent)
-    judged = [
-        _Judged(t, combine(t.feedback, judge), max(behind.get(v, rule.max_staleness + 1) for v in t.policy_versions))
-        for t in visible
-    ]
+    judged = [_Judged(t, combine(t.feedback, judge), _behind(t, behind, rule.max_staleness)) for t in visible]
     fresh = [j for j in judged if j.behind <= rule.max_staleness]
     known = set() if rule.replay else learned_from(conn, tenant, anchor)
     new = [j for j in fresh if not known.intersection(j.trajectory.exchange_ids)]
@@ -172,7 +173,8 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
         *_lines(select, LedgerState.HELD, SELECT_SPLIT),
         *_lines(silent, LedgerState.HELD, None),
         *_lines(capped, LedgerState.HELD, "influence cap"),
-        *_lines(kept, LedgerState.TRAINED, TRAINED),
+        *_lines((j for j in kept if not j.trajectory.rendered), LedgerState.TRAINED, TRAINED),
+        *_lines((j for j in kept if j.trajectory.rendered), LedgerState.TRAINED, TRAINED_TEXT),
     ]
     summary: Json = {
         "sessions": len({t.session_id for t in loaded.trajectories}),
@@ -238,6 +240,13 @@ def _mask(found: Sequence[Sequence[int]], length: int) -> tuple[bool, ...]:
     for first, end in found:
         marked[first:end] = [True] * (end - first)
     return tuple(marked)
+
+
+def _behind(trajectory: Trajectory, known: Mapping[str, int], max_staleness: int) -> int:
+    """Releases since its oldest version served. What never was a release is too old for a ratio; a text that somebody
+    else's model wrote counts as the oldest there may be."""
+    unknown = max_staleness if trajectory.rendered else max_staleness + 1
+    return max(known.get(version, unknown) for version in trajectory.policy_versions)
 
 
 def _text_calibrator(trajectories: Sequence[Trajectory]) -> tuple[TextCalibrator | None, Json]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -13,8 +14,9 @@ import sqlalchemy as sa
 from nightschool.curation.dataset import TRAINED, Dataset, Line, Wanted, build_dataset
 from nightschool.curation.hindsight import load_views, written_views
 from nightschool.curation.replies import OTHER_VERSION, own_replies
+from nightschool.curation.texts import OTHERWISE
 from nightschool.curation.written import read_rows, read_written, samples_of
-from nightschool.errors import TooLittleDataError
+from nightschool.errors import InputError, TooLittleDataError
 from nightschool.imports.paths import Session, each_session
 from nightschool.imports.rows import demonstrations, preferences
 from nightschool.objectives.legality import NO_GROUP, Heard
@@ -40,7 +42,8 @@ def gather(conn: sa.Connection, tenant: str, wanted: Wanted, objective: Objectiv
         return _with_words(conn, tenant, wanted, renderer)
     if objective.material == Material.REPLIES:
         return own_replies(conn, tenant, wanted)
-    dataset = build_dataset(conn, tenant, replace(wanted, valued=objective.valued))
+    texts = renderer if objective.material == Material.TEXTS else None
+    dataset = build_dataset(conn, tenant, replace(wanted, valued=objective.valued, texts=texts))
     if not objective.weighs_behavior:
         dataset = replace(dataset, train=_without_behavior(dataset.train), held_out=_without_behavior(dataset.held_out))
     if objective.one_version:
@@ -77,9 +80,14 @@ def _written_down(
     samples: list[Sample] = []
     lines: list[Line] = []
     for session in each_session(conn, tenant, wanted.agent):
-        found = list(rows(session, left_out))
-        named = ((f"{session.id} {number}", row) for number, row in enumerate(found))
-        samples += samples_of(named, objective.material, renderer)
+        found: list[Sample] = []
+        for number, row in enumerate(rows(session, left_out)):
+            written = {**row, "tools": json.loads(row["tools"])}
+            try:
+                found += samples_of([(f"{session.id} {number}", written)], objective.material, renderer)
+            except InputError:
+                left_out[OTHERWISE] += 1
+        samples += found
         told = {exchange.id: exchange for exchange in session.exchanges}
         state, why = (LedgerState.TRAINED, TRAINED) if found else (LedgerState.HELD, "nothing of this kind in it")
         lines += [Line(exchange_id, session.id, state, why) for exchange_id in told]

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from nightschool.curation.texts import OTHERWISE, Texts
 from nightschool.curation.turns import Turn, load_turns
 from nightschool.feedback.record import load_feedback
 from nightschool.feedback.reward import judges
 from nightschool.objectives.legality import RETRIED, SIDE_BRANCH
 from nightschool.store.matching import content_text
 from nightschool.store.tree import load_branch
-from nightschool.types import Branch, Feedback, Purpose, Split, Trajectory
+from nightschool.types import Branch, Feedback, Purpose, Sample, Sampler, Split, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +44,26 @@ class Loaded:
     left_out: tuple[LeftOut, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Turns that go on from each other; `told` is what their texts are rendered to, where their tokens do not count."""
+
+    turns: Sequence[Turn]
+    told: Sample | None = None
+
+
 def load_trajectories(
     conn: sa.Connection,
     tenant: str,
     agent: str,
     as_of: float,
-    purpose: Purpose = Purpose.SERVE,
+    texts: Texts | None = None,
     heard: bool = True,
 ) -> Loaded:
     """The agent's sessions as trajectories, with the feedback received by `as_of`, oldest first.
 
-    Not `heard`: nothing that was said counts, and each session is its whole main branch.
+    `texts` tells what may not be trained on by its tokens; without, it is left out. Not `heard`: nothing that was said
+    counts, and each session is its whole main branch.
 
     A session whose main branch has a turn that may not be trained is left out whole: a sequence is
     refused, never shortened.
@@ -66,9 +76,9 @@ def load_trajectories(
     left_out: list[LeftOut] = []
     for session_id, turns in sessions.items():
         mine = [turn for turn in turns if turn.agent == agent]
-        served = [turn for turn in mine if turn.purpose == purpose]
-        left_out += [_left_out(turn, turn.purpose.value) for turn in mine if turn.purpose != purpose]
-        found, rest = _of_session(conn, tenant, served, feedback[session_id])
+        served = [turn for turn in mine if turn.purpose == Purpose.SERVE]
+        left_out += [_left_out(turn, turn.purpose.value) for turn in mine if turn.purpose != Purpose.SERVE]
+        found, rest = _of_session(conn, tenant, served, feedback[session_id], texts)
         trajectories += found
         left_out += rest
     return Loaded(tuple(sorted(trajectories, key=lambda t: (t.last_at, t.exchange_ids))), tuple(left_out))
@@ -118,7 +128,7 @@ def _main_above(turn: Turn, by_id: dict[str, Turn]) -> str | None:
 
 
 def _of_session(
-    conn: sa.Connection, tenant: str, turns: Sequence[Turn], feedback: Sequence[Feedback]
+    conn: sa.Connection, tenant: str, turns: Sequence[Turn], feedback: Sequence[Feedback], texts: Texts | None
 ) -> tuple[list[Trajectory], list[LeftOut]]:
     main = main_branch(turns)
     about_session = [item for item in feedback if item.exchange_id is None]
@@ -131,22 +141,34 @@ def _of_session(
     found: list[Trajectory] = []
     left_out: list[LeftOut] = []
     if whole:
-        broken = next((turn.reason_against for turn in main if turn.reason_against), None)
-        if broken or len({_temperature(turn) for turn in main}) > 1:
-            left_out += [_left_out(turn, turn.reason_against or broken or "mixed samplers") for turn in main]
-        else:
-            request, rows = _request(conn, tenant, main[0], first=True), rows_of(main)
-            found += [_trajectory(row, about_session, request, len(rows)) for row in rows]
+        rows, broken = _rows(main, texts)
+        left_out += [_left_out(turn, turn.reason_against or broken or "") for turn in main if not rows]
+        request = _request(conn, tenant, main[0], first=True) if rows else ""
+        found += [_trajectory(row, about_session, request, len(rows)) for row in rows]
     covered = {turn.id for turn in main} if whole else set()
     for turn in turns:
         if turn.id in covered:
             continue
-        reason = turn.reason_against or (None if turn.id in by_exchange else _unjudged(turn, turn in main))
-        if reason:
-            left_out.append(_left_out(turn, reason))
-        else:
-            found.append(_trajectory([turn], by_exchange[turn.id], _request(conn, tenant, turn, first=False)))
+        reason = None if turn.id in by_exchange else turn.reason_against or _unjudged(turn, turn in main)
+        rows, broken = ([], reason) if reason else _rows([turn], texts)
+        if broken:
+            left_out.append(_left_out(turn, broken))
+        request = _request(conn, tenant, turn, first=False) if rows else ""
+        found += [_trajectory(row, by_exchange[turn.id], request) for row in rows]
     return found, left_out
+
+
+def _rows(turns: Sequence[Turn], texts: Texts | None) -> tuple[list[Row], str | None]:
+    """What a judgement on turns trains: their tokens, else their texts; or nothing, and why."""
+    broken = next((turn.reason_against for turn in turns if turn.reason_against), None)
+    if len({_temperature(turn) for turn in turns}) > 1:
+        broken = broken or "mixed samplers"
+    if broken is None:
+        return [Row(turns=row) for row in rows_of(turns)], None
+    if texts is None or any(turn.reason_against_text for turn in turns):
+        return [], broken
+    told = texts.rows(turns)
+    return ([], OTHERWISE) if told is None else ([Row(row, sample) for row, sample in told], None)
 
 
 def _unjudged(turn: Turn, on_main: bool) -> str:
@@ -155,7 +177,34 @@ def _unjudged(turn: Turn, on_main: bool) -> str:
     return "no feedback on this turn" if on_main else SIDE_BRANCH
 
 
-def _trajectory(turns: Sequence[Turn], feedback: Sequence[Feedback], request: str, num_rows: int = 1) -> Trajectory:
+def _trajectory(row: Row, feedback: Sequence[Feedback], request: str, num_rows: int = 1) -> Trajectory:
+    turns, last = row.turns, row.turns[-1]
+    if row.told is None:
+        token_ids, completion_mask, logprobs = _sampled(turns)
+    else:
+        token_ids, completion_mask = row.told.token_ids, row.told.completion_mask
+        logprobs = (None,) * len(token_ids)
+    return Trajectory(
+        session_id=last.session_id,
+        exchange_ids=tuple(turn.id for turn in turns),
+        agent=last.agent,
+        principal=last.principal,
+        split=last.split,
+        policy_versions=tuple(dict.fromkeys(turn.policy_version for turn in turns)),
+        token_ids=token_ids,
+        completion_mask=completion_mask,
+        behavior_logprobs=logprobs,
+        request=request,
+        last_at=last.started_at,
+        sampler=last.sampler if row.told is None else Sampler(),
+        feedback=tuple(feedback),
+        num_rows=num_rows,
+        rendered=row.told is not None,
+    )
+
+
+def _sampled(turns: Sequence[Turn]) -> tuple[tuple[int, ...], tuple[bool, ...], tuple[float | None, ...]]:
+    """The tokens of turns that go on from each other, which of them were sampled, and how the engine scored these."""
     last = turns[-1]
     token_ids = (*(last.prompt_ids or ()), *(last.completion_ids or ()))
     completion_mask = [False] * len(token_ids)
@@ -166,22 +215,7 @@ def _trajectory(turns: Sequence[Turn], feedback: Sequence[Feedback], request: st
         completion_mask[begin : begin + length] = [True] * length
         if turn.behavior_logprobs is not None:
             logprobs[begin : begin + length] = turn.behavior_logprobs
-    return Trajectory(
-        session_id=last.session_id,
-        exchange_ids=tuple(turn.id for turn in turns),
-        agent=last.agent,
-        principal=last.principal,
-        split=last.split,
-        policy_versions=tuple(dict.fromkeys(turn.policy_version for turn in turns)),
-        token_ids=token_ids,
-        completion_mask=tuple(completion_mask),
-        behavior_logprobs=tuple(logprobs),
-        request=request,
-        last_at=last.started_at,
-        sampler=last.sampler,
-        feedback=tuple(feedback),
-        num_rows=num_rows,
-    )
+    return token_ids, tuple(completion_mask), tuple(logprobs)
 
 
 def _request(conn: sa.Connection, tenant: str, turn: Turn, first: bool) -> str:

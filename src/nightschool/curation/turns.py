@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,18 @@ class Turn:
 
     @property
     def reason_against(self) -> str | None:
-        """Why this exchange may not be trained on, whatever was said about it; `None` when it may."""
+        """Why its tokens may not be trained on, whatever was said about it; `None` when they may."""
+        barred = self._barred(MARKS_AGAINST)
+        if barred is None and (self.prompt_ids is None or not self.completion_ids):
+            return TEXT_ONLY
+        return barred or reason_against(self.fidelity, self.sampler)
+
+    @property
+    def reason_against_text(self) -> str | None:
+        """Why not even its text may be. What was cut out of a prompt leaves the reply as it was said."""
+        return self._barred(MARKS_AGAINST.keys() - {"redacted"})
+
+    def _barred(self, marks: Container[str]) -> str | None:
         if self.purpose == Purpose.EXAM:
             return EXAM
         if self.status != "ok":
@@ -56,12 +68,8 @@ class Turn:
             return DENIED
         if not self.context_complete:
             return INCOMPLETE
-        mark = next((flag for flag in self.flags if flag in MARKS_AGAINST), None)
-        if mark is not None:
-            return MARKS_AGAINST[mark]
-        if self.prompt_ids is None or not self.completion_ids:
-            return TEXT_ONLY
-        return reason_against(self.fidelity, self.sampler)
+        mark = next((flag for flag in self.flags if flag in marks), None)
+        return None if mark is None else MARKS_AGAINST[mark]
 
 
 def load_turns(conn: sa.Connection, tenant: str, agent: str, as_of: float) -> dict[str, list[Turn]]:

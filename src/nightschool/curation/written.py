@@ -7,7 +7,7 @@ reference that the trainer computes; what the policy really sampled is only know
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,8 @@ def samples_of(rows: Iterable[tuple[str, Json]], material: Material, renderer: R
     return found
 
 
-def render(row: Json, renderer: Renderer, name: str) -> Sample:
-    """One conversation as a sample whose masks cover the assistant's turns."""
+def render(row: Json, renderer: Renderer, name: str, learned: Container[int] | None = None) -> Sample:
+    """One conversation as a sample whose masks cover the assistant's turns, or those at the places `learned`."""
     messages, tools = tuple(row["messages"]), tuple(row.get("tools") or ())
     turns = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
     if not turns:
@@ -78,6 +78,8 @@ def render(row: Json, renderer: Renderer, name: str) -> Sample:
     token_ids = [*renderer.prompt_ids(messages[: turns[-1]], tools), *written[turns[-1]]]
     completion_mask = [False] * len(token_ids)
     for place, reply in written.items():
+        if learned is not None and place not in learned:
+            continue
         first = len(renderer.prompt_ids(messages[:place], tools))
         if token_ids[first : first + len(reply)] != reply:
             raise _wrong(name, f"its turn {place} is rendered differently with what comes after it")
@@ -87,15 +89,8 @@ def render(row: Json, renderer: Renderer, name: str) -> Sample:
 
 def render_reply(row: Json, reply: Sequence[Json], renderer: Renderer, name: str) -> Sample:
     """A conversation of which the last turn alone is learned."""
-    whole = render({"messages": [*row["prompt"], *reply], "tools": row.get("tools")}, renderer, name)
-    first = len(whole.completion_mask) - _length_of_last(whole.completion_mask)
-    learned = tuple(place >= first for place in range(len(whole.completion_mask)))
-    return replace(whole, completion_mask=learned, loss_mask=learned)
-
-
-def _length_of_last(completion_mask: Sequence[bool]) -> int:
-    """How many of the last tokens are one run of sampled ones."""
-    return next((run for run, used in enumerate(reversed(completion_mask)) if not used), len(completion_mask))
+    messages = [*row["prompt"], *reply]
+    return render({"messages": messages, "tools": row.get("tools")}, renderer, name, {len(messages) - 1})
 
 
 def _parse(line: str, name: str) -> Json:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nightschool.objectives.judged import balance, judge, told_balance
-from nightschool.objectives.loss import Loss, Objective
+from nightschool.objectives.loss import Loss, Material, Objective
 from nightschool.objectives.regression import estimate_of
 from nightschool.types import Sample
 
@@ -49,7 +49,17 @@ def loss(rule: BcoRule) -> Loss:
     return Loss("bco", {"beta": rule.beta})
 
 
-BCO = Objective("bco", BcoRule, annotate, loss, anchored=True, valued=True, after_anchor=told_balance, batch_size=32)
+BCO = Objective(
+    "bco",
+    BcoRule,
+    annotate,
+    loss,
+    anchored=True,
+    material=Material.TEXTS,
+    valued=True,
+    after_anchor=told_balance,
+    batch_size=32,
+)
 
 
 def density_ratio(p_good: float, low: float, high: float) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nightschool.objectives.loss import Loss, Objective
+from nightschool.objectives.loss import Loss, Material, Objective
 from nightschool.objectives.regression import (
     SQUARED,
     estimate_of,
@@ -47,4 +47,4 @@ def loss(rule: DroRule) -> Loss:  # the rule is in the annotations
     return SQUARED
 
 
-DRO = Objective("dro", DroRule, annotate, loss, anchored=True, valued=True)
+DRO = Objective("dro", DroRule, annotate, loss, anchored=True, material=Material.TEXTS, valued=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from nightschool.errors import RefusedError
 from nightschool.objectives.judged import balance, judge, told_balance
-from nightschool.objectives.loss import Loss, Objective
+from nightschool.objectives.loss import Loss, Material, Objective
 from nightschool.types import Sample
 
 
@@ -62,7 +62,9 @@ def loss(rule: KtoRule) -> Loss:
     return Loss("kto" if rule.measured else "apo_zero", {"beta": rule.beta})
 
 
-KTO = Objective("kto", KtoRule, annotate, loss, anchored=True, after_anchor=told_balance, batch_size=64)
+KTO = Objective(
+    "kto", KtoRule, annotate, loss, anchored=True, material=Material.TEXTS, after_anchor=told_balance, batch_size=64
+)
 
 
 def _mismatched(sample: Sample, request: tuple[int, ...], other: Sample) -> Sample:

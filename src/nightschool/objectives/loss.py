@@ -30,6 +30,7 @@ class Material(StrEnum):
     DEMONSTRATIONS = "demonstrations"
     PAIRS = "replies with a better one"
     JUDGED = "judged replies and sessions"
+    TEXTS = "judged replies and sessions, with or without exact tokens"
     GROUPS = "groups of judged replies to one request"
     WORDS = "replies and sessions with words about them"
     REPLIES = "replies that the policy itself drew"
@@ -37,7 +38,7 @@ class Material(StrEnum):
     @property
     def shape(self) -> Material:
         """That of a file's rows: a group is rows that answer one request."""
-        return Material.JUDGED if self == Material.GROUPS else self
+        return Material.JUDGED if self in (Material.GROUPS, Material.TEXTS) else self
 
 
 @dataclass(frozen=True, slots=True)

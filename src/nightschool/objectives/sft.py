@@ -59,4 +59,4 @@ def loss(rule: SftRule) -> Loss:
 
 
 SFT = Objective("sft", SftRule, annotate, loss, material=Material.DEMONSTRATIONS)
-RFT = Objective("rft", SftRule, annotate_rewarded, loss)
+RFT = Objective("rft", SftRule, annotate_rewarded, loss, material=Material.TEXTS)
