@@ -224,6 +224,7 @@ class Trajectory:
     token that was not sampled is `None`. `request` is the first user message's text. `num_rows` trajectories share
     one judgement where the context was rewritten between two turns (`vote` is then the session). `rendered`: its tokens
     are not those that were sampled; they spell what was said in the template of the model that is trained.
+    `truncated`: its last reply was cut off where the caller's limit lay.
     """
 
     session_id: str
@@ -241,6 +242,7 @@ class Trajectory:
     feedback: tuple[Feedback, ...] = ()
     num_rows: int = 1
     rendered: bool = False
+    truncated: bool = False
 
     @property
     def vote(self) -> tuple[str, ...]:

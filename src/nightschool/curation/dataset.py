@@ -17,6 +17,7 @@ from nightschool.errors import TooLittleDataError
 from nightschool.feedback.reward import Reward, RewardRule, combine, pair
 from nightschool.feedback.text import TextCalibrator, fit_text_calibrator
 from nightschool.objectives.legality import GATE_SPLIT, SELECT_SPLIT
+from nightschool.objectives.rollouts import TRUNCATED
 from nightschool.rendering.renderer import Renderer
 from nightschool.types import Json, LedgerState, Sample, Split, Trajectory
 from nightschool.valuation.models import find_value_model
@@ -305,7 +306,7 @@ def _trains(j: _Judged) -> bool:
 
 def _sample(j: _Judged, estimates: dict[tuple[str, ...], dict[str, float]]) -> Sample:
     t = j.trajectory
-    said = {"temperature": t.sampler.temperature, **estimates.get(t.vote, {})}
+    said = {**drawn_notes(t), **estimates.get(t.vote, {})}
     if t.num_rows > 1:
         said["num_rows"] = float(t.num_rows)
     return Sample(
@@ -319,6 +320,12 @@ def _sample(j: _Judged, estimates: dict[tuple[str, ...], dict[str, float]]) -> S
         annotations=said,
         token_annotations={"behavior_logprobs": t.behavior_logprobs} if _known(t) else {},
     )
+
+
+def drawn_notes(t: Trajectory) -> dict[str, float]:
+    """What a sample says of its drawing. One token that was asked for is whole, though the limit ended it."""
+    cut = t.truncated and sum(t.completion_mask) > 1
+    return {"temperature": t.sampler.temperature, **({TRUNCATED: 1.0} if cut else {})}
 
 
 def _known(t: Trajectory) -> bool:

@@ -19,10 +19,12 @@ from nightschool.curation.written import read_rows, read_written, samples_of
 from nightschool.errors import InputError, TooLittleDataError
 from nightschool.imports.paths import Session, each_session
 from nightschool.imports.rows import demonstrations, preferences
+from nightschool.objectives.clipping import BEHAVIOR
 from nightschool.objectives.legality import NO_GROUP, Heard
 from nightschool.objectives.loss import Material, Objective
+from nightschool.objectives.rollouts import FAILED
 from nightschool.rendering.renderer import Renderer
-from nightschool.types import Json, LedgerState, Sample
+from nightschool.types import Json, LedgerState, LogprobProvenance, Sample
 from nightschool.valuation.models import find_value_model
 from nightschool.valuation.reliability import notes
 
@@ -52,7 +54,8 @@ def gather(conn: sa.Connection, tenant: str, wanted: Wanted, objective: Objectiv
 
 
 def from_file(path: Path, wanted: Wanted, objective: Objective, renderer: Renderer) -> Dataset:
-    """The rows of a file, in the shape that the objective's material has, as if the anchor had drawn them.
+    """The rows of a file, in the shape that the objective's material has, as if the anchor had drawn those that do not
+    say who did. Rollouts that failed for no fault of the policy are left out.
 
     Raises:
         InputError, MissingError, TooLittleDataError: the file cannot be used.
@@ -63,10 +66,20 @@ def from_file(path: Path, wanted: Wanted, objective: Objective, renderer: Render
         summary: Json = {"file": path.name, "train": len(students)}
         return Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(students), (), (), summary, tuple(teachers))
     written = read_written(path, material.shape, renderer)
-    samples = [replace(sample, policy_version=wanted.anchor) for sample in written]
+    drawn = [sample for sample in written if FAILED not in sample.annotations]
+    samples = [replace(sample, policy_version=sample.policy_version or wanted.anchor) for sample in drawn]
+    if not objective.weighs_behavior:
+        samples = list(_without_behavior(samples))
     if objective.valued:
         samples = _valued(samples, renderer, wanted.rule.value_model)
-    summary = {"file": path.name, "train": len(samples)}
+    scored = sum(BEHAVIOR in sample.token_annotations for sample in samples)
+    provenance = {LogprobProvenance.ENGINE.value: scored, LogprobProvenance.NONE.value: len(samples) - scored}
+    summary = {
+        "file": path.name,
+        "train": len(samples),
+        "left_out": {FAILED: len(written) - len(drawn)},
+        BEHAVIOR: provenance,
+    }
     dataset = Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(samples), (), (), summary)
     return _grouped(dataset) if material == Material.GROUPS else dataset
 
@@ -169,7 +182,8 @@ def _request(sample: Sample) -> str:
 
 
 def _without_behavior(samples: Sequence[Sample]) -> tuple[Sample, ...]:
-    return tuple(replace(sample, token_annotations={}) for sample in samples)
+    kept = ({k: v for k, v in s.token_annotations.items() if k != BEHAVIOR} for s in samples)
+    return tuple(replace(s, token_annotations=own) for s, own in zip(samples, kept, strict=True))
 
 
 def _valued(samples: Sequence[Sample], renderer: Renderer, value_model: str) -> list[Sample]:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import sqlalchemy as sa
 
-from nightschool.curation.dataset import SILENT_ROWS, TRAINED, Dataset, Wanted, line_of, lines_of
+from nightschool.curation.dataset import SILENT_ROWS, TRAINED, Dataset, Wanted, drawn_notes, line_of, lines_of
 from nightschool.curation.trajectories import load_trajectories
 from nightschool.errors import TooLittleDataError
 from nightschool.objectives.legality import GATE_SPLIT, SELECT_SPLIT
@@ -70,5 +70,5 @@ def _sample(trajectory: Trajectory) -> Sample:
         trajectory.completion_mask,
         trajectory.completion_mask,
         policy_version=trajectory.policy_versions[-1],
-        annotations={"temperature": trajectory.sampler.temperature},
+        annotations=drawn_notes(trajectory),
     )

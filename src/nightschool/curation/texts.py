@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from nightschool.curation.drawn import without_end
 from nightschool.curation.turns import Turn
 from nightschool.curation.written import render
 from nightschool.errors import InputError
@@ -53,7 +54,8 @@ class Texts:
     def _sample(self, row: Sequence[Exchange]) -> Sample:
         last = row[-1]
         written = {"messages": [*last.messages, last.choices[0].message], "tools": last.tools}
-        return render(written, self.renderer, last.id, {len(exchange.messages) for exchange in row})
+        sample = render(written, self.renderer, last.id, {len(exchange.messages) for exchange in row})
+        return without_end(sample) if last.choices[0].finish_reason == "length" else sample
 
 
 def _goes_on(before: Exchange, after: Exchange) -> bool:

@@ -200,6 +200,7 @@ def _trajectory(row: Row, feedback: Sequence[Feedback], request: str, num_rows: 
         feedback=tuple(feedback),
         num_rows=num_rows,
         rendered=row.told is not None,
+        truncated=last.finish_reason == "length",
     )
 
 

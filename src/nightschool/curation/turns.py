@@ -45,6 +45,7 @@ class Turn:
     prompt_ids: tuple[int, ...] | None
     completion_ids: tuple[int, ...] | None
     behavior_logprobs: tuple[float | None, ...] | None
+    finish_reason: str | None
 
     @property
     def reason_against(self) -> str | None:
@@ -78,7 +79,7 @@ def load_turns(conn: sa.Connection, tenant: str, agent: str, as_of: float) -> di
     own = sa.select(x.session_id).where(x.tenant == tenant, x.agent == agent).distinct()
     columns = [column for column in x if column.name not in ("tenant", "request_body", "reply_body", "tools_blob")]
     query = (
-        sa.select(*columns, choices.c.completion_ids, choices.c.behavior_logprobs)
+        sa.select(*columns, choices.c.completion_ids, choices.c.behavior_logprobs, choices.c.finish_reason)
         .select_from(with_first_choice(tenant))
         .where(x.tenant == tenant, x.started_at <= as_of, x.session_id.in_(own))
         .order_by(x.started_at, x.id)
@@ -114,4 +115,5 @@ def _turn(row: Any, prompt: bytes | None) -> Turn:
         prompt_ids=None if prompt is None else unpack_ids(prompt),
         completion_ids=None if row.completion_ids is None else unpack_ids(row.completion_ids),
         behavior_logprobs=None if row.behavior_logprobs is None else unpack_floats(row.behavior_logprobs),
+        finish_reason=row.finish_reason,
     )

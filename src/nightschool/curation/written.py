@@ -1,7 +1,8 @@
 """Rows that somebody wrote, in the shapes that TRL reads, as samples: demonstrations, pairs, judged replies.
 
 A row without exact ids is rendered with the model's own template. That is enough where log-ratios are taken to a
-reference that the trainer computes; what the policy really sampled is only known of recorded exchanges.
+reference that the trainer computes; what the policy really sampled is only known of recorded exchanges, and of rows
+that bring their tokens (`curation.drawn`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nightschool.errors import InputError, MissingError, TooLittleDataError
+from nightschool.curation.drawn import as_drawn, exact, with_own_tokens, wrong
+from nightschool.errors import MissingError, TooLittleDataError
 from nightschool.objectives.loss import Material
+from nightschool.objectives.rollouts import FAILED
 from nightschool.rendering.renderer import Renderer
 from nightschool.rendering.toolcalls import write_calls
 from nightschool.types import Json, Sample
@@ -26,6 +29,8 @@ SHAPES = {
     Material.WORDS: ("prompt", "completion", "feedback"),
     Material.REPLIES: ("prompt", "completion"),
 }
+
+DRAWN = (Material.JUDGED, Material.REPLIES)  # their rows may bring the tokens instead of the texts
 
 
 def read_written(path: Path, material: Material, renderer: Renderer) -> list[Sample]:
@@ -63,7 +68,9 @@ def samples_of(rows: Iterable[tuple[str, Json]], material: Material, renderer: R
                 sample = render_reply(row, row[side], renderer, f"{name}, {side}")
                 found.append(replace(sample, group_id=name, annotations={"preferred": preferred}))
         else:
-            sample = render_reply(row, row["completion"], renderer, name)
+            own = with_own_tokens(row)
+            sample = exact(row, renderer, name) if own else render_reply(row, row["completion"], renderer, name)
+            sample = as_drawn(sample, row, name)
             found.append(replace(sample, reward=float(row["label"])) if "label" in row else sample)
     return found
 
@@ -73,7 +80,7 @@ def render(row: Json, renderer: Renderer, name: str, learned: Container[int] | N
     messages, tools = tuple(row["messages"]), tuple(row.get("tools") or ())
     turns = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
     if not turns:
-        raise _wrong(name, "it has no assistant turn, so there is nothing to learn")
+        raise wrong(name, "it has no assistant turn, so there is nothing to learn")
     written = {place: renderer.completion_ids(write_calls(messages[place])) for place in turns}
     token_ids = [*renderer.prompt_ids(messages[: turns[-1]], tools), *written[turns[-1]]]
     completion_mask = [False] * len(token_ids)
@@ -82,7 +89,7 @@ def render(row: Json, renderer: Renderer, name: str, learned: Container[int] | N
             continue
         first = len(renderer.prompt_ids(messages[:place], tools))
         if token_ids[first : first + len(reply)] != reply:
-            raise _wrong(name, f"its turn {place} is rendered differently with what comes after it")
+            raise wrong(name, f"its turn {place} is rendered differently with what comes after it")
         completion_mask[first : first + len(reply)] = [True] * len(reply)
     return Sample(name, tuple(token_ids), tuple(completion_mask), tuple(completion_mask))
 
@@ -97,41 +104,40 @@ def _parse(line: str, name: str) -> Json:
     try:
         row: Any = json.loads(line)
     except ValueError as error:
-        raise _wrong(name, f"it is not JSON ({error})") from error
+        raise wrong(name, f"it is not JSON ({error})") from error
     if not isinstance(row, dict):
-        raise _wrong(name, "it is not an object")
+        raise wrong(name, "it is not an object")
     if isinstance(row.get("tools"), str):  # one text, so that rows of different tools share one schema
         try:
             row["tools"] = json.loads(row["tools"] or "null")
         except ValueError as error:
-            raise _wrong(name, f"its tools are not JSON ({error})") from error
+            raise wrong(name, f"its tools are not JSON ({error})") from error
     return row
 
 
 def _check_shape(name: str, row: Json, material: Material) -> None:
-    wanted = SHAPES[material]
+    texts = set() if with_own_tokens(row) and material in DRAWN else {"prompt", "completion"}
+    judged = row.get(FAILED) is not True  # a rollout that failed for no fault of the policy has nothing to be judged
+    wanted = [key for key in SHAPES[material] if key in texts or key not in ("prompt", "completion")]
+    wanted = [key for key in wanted if key != "label" or judged or key in row]
     missing = [key for key in wanted if key not in row]
     if missing:
-        raise _wrong(name, f"it has no {missing[0]!r}; {material} need {', '.join(wanted)}")
+        raise wrong(name, f"it has no {missing[0]!r}; {material} need {', '.join(SHAPES[material])}")
     for key in wanted:
         if key not in ("label", "feedback") and not (
             isinstance(row[key], list) and all(isinstance(m, dict) for m in row[key])
         ):
-            raise _wrong(name, f"its {key!r} is not a list of messages")
+            raise wrong(name, f"its {key!r} is not a list of messages")
     for key in set(wanted) & {"chosen", "rejected", "completion"}:
         if [message.get("role") for message in row[key]] != ["assistant"]:
-            raise _wrong(name, f"its {key!r} is not one message of the assistant")
+            raise wrong(name, f"its {key!r} is not one message of the assistant")
     if "label" in wanted and not isinstance(row["label"], bool):
-        raise _wrong(name, "its label is neither true nor false")
+        raise wrong(name, "its label is neither true nor false")
     if "feedback" in wanted and not (isinstance(row["feedback"], str) and row["feedback"].strip()):
-        raise _wrong(name, "its feedback has no words")
+        raise wrong(name, "its feedback has no words")
     if not isinstance(row.get("tools") or [], list):
-        raise _wrong(name, "its tools are not a list")
+        raise wrong(name, "its tools are not a list")
 
 
 def _are_messages(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(message, dict) for message in value)
-
-
-def _wrong(where: str, why: str) -> InputError:
-    return InputError(f"The data cannot be used: {where}.", f"{why[0].upper()}{why[1:]}.", "Correct it.")
