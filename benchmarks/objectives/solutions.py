@@ -315,7 +315,7 @@ def rows_of(seeds: list[Seed]) -> list[Row]:
         rows.append(claim(f"{arm}: success at home rises", [gained(seed, arm, 1) for seed in seeds]))
         for column in (2, 5, 4):
             rows.append(claim(f"{arm}: {COLUMNS[column]} falls", [-gained(seed, arm, column) for seed in seeds]))
-    for better, worse in ((FROZEN, MOVING), (FEEDBACK, MOVING), (BOTH, FEEDBACK), (FEW, MOVING)):
+    for better, worse in ((FROZEN, MOVING), (FEEDBACK, MOVING), (BOTH, FROZEN), (BOTH, FEEDBACK), (FEW, MOVING)):
         for column in (5, 4):
             kept = [gained(seed, better, column) - gained(seed, worse, column) for seed in seeds]
             rows.append(claim(f"{better}: keeps more {COLUMNS[column]} than {worse}", kept))
