@@ -10,7 +10,7 @@ from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig
 from nightschool.models.shapes import read_shape
 from nightschool.objectives.catalog import find_objective
-from nightschool.planning.memory import CACHE_ROWS, KEEP_BYTES, TILE, kept_per_token
+from nightschool.planning.memory import CHUNK_ROWS, KEEP_BYTES, ROWS, TILE, kept_per_token
 from nightschool.planning.operations import Tokens, forward_operations, training_operations
 from nightschool.training import logprobs, stack
 from nightschool.training.attention import TreePlan
@@ -87,4 +87,5 @@ def test_what_is_kept_for_the_gradient(backend, samples, folder):
 
 
 def test_the_trainer_has_the_limits_that_are_planned_with():
-    assert (KEEP_BYTES, CACHE_ROWS, TILE) == (stack.KEEP_BYTES, stack.CACHE_ROWS, logprobs.TILE)
+    assert (KEEP_BYTES, ROWS) == (stack.KEEP_BYTES, stack.ROWS)
+    assert (CHUNK_ROWS, TILE) == (logprobs.CHUNK_ROWS, logprobs.TILE)

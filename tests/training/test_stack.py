@@ -116,7 +116,7 @@ def test_rows_are_taken_a_few_at_a_time_without_changing_anything(tmp_path: Path
     stack = Stack.of(base.network)
     assert stack is not None
     whole = gradients(lora, stack.hidden(one, ADAPTER))
-    monkeypatch.setattr("nightschool.training.stack.CACHE_ROWS", 7)
+    monkeypatch.setattr("nightschool.training.stack.ROWS", 7)
     for a, b in zip(whole, gradients(lora, stack.hidden(one, ADAPTER)), strict=True):
         assert (a - b).norm() < 1e-5 * a.norm()
 

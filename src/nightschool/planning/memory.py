@@ -9,8 +9,8 @@ from nightschool.models.shapes import Shape
 from nightschool.planning.operations import factors, num_adapter_weights
 
 KEEP_BYTES = 2 << 30  # of activations; layers beyond keep their input alone, and are computed once more
-CACHE_ROWS = 256  # rows at a time on a processor
-TILE = 4096  # of the vocabulary at a time
+ROWS = 2048  # at a time between two products, on a processor
+CHUNK_ROWS, TILE = 256, 4096  # places and tokens of the vocabulary at a time
 FLOAT32 = 4
 PER_ADAPTER_WEIGHT = 4 * FLOAT32  # the weight, its gradient, Adam's two moments
 ITEM_BYTES = {"bfloat16": 2, "float32": 4}
@@ -72,13 +72,13 @@ def working_bytes(shape: Shape, item: int, num_tokens: float, on_cpu: bool) -> f
     """What one block's gradient holds while it is computed: gradients of its inputs, of queries, keys and values, these
     two in float32, and of gate and up for the rows that are taken at a time."""
     h, q, kv = shape.hidden, shape.query_width, shape.kv_width
-    rows = min(num_tokens, CACHE_ROWS) if on_cpu else num_tokens
+    rows = min(num_tokens, ROWS) if on_cpu else num_tokens
     return num_tokens * (item * (3 * h + 2 * q + 2 * kv) + 2 * FLOAT32 * kv) + rows * item * 6 * shape.ffn
 
 
 def head_bytes(shape: Shape, item: int, num_scored: int) -> float:
     """One tile's logits and probabilities, in the model's format and in float32, and the slopes of all places."""
-    rows, columns = min(num_scored, CACHE_ROWS), min(shape.vocab, TILE)
+    rows, columns = min(num_scored, CHUNK_ROWS), min(shape.vocab, TILE)
     return rows * columns * 2 * (item + FLOAT32) + num_scored * shape.hidden * item * 2
 
 

@@ -1,7 +1,7 @@
 """One decoder layer over the nodes of a packed tree: its forward, and its gradient written out.
 
-Everything but attention is done a few hundred rows at a time, so that what lies between two products stays in the
-processor's cache. The gradient recomputes what costs no product: normalizations, rotations, the gated unit.
+Everything but attention is done some rows at a time, so that what lies between two products is never there for all of
+them. The gradient recomputes what costs no product: normalizations, rotations, the gated unit.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The body of a decoder over a packed tree, with the gradient written out.
 
-A frozen base needs no gradient of its weights, only an adapter's, and what a layer computes fits the processor's cache
-if its rows are taken a few hundred at a time. Neither is to be had from a general network and its recorded graph, so
-the family that most open models belong to (normalized by root mean square, rotary positions, grouped heads, a gated
-linear unit) is computed here. Whether a network is of that family is decided by the names of its modules and then by
-numbers: its own forward has to agree.
+A frozen base needs no gradient of its weights, only an adapter's, and much of what a layer computes is quickly computed
+again. A general network and its recorded graph keep all of it, three times as much, so the family that most open models
+belong to (normalized by root mean square, rotary positions, grouped heads, a gated linear unit) is computed here.
+Whether a network is of that family is decided by the names of its modules and then by numbers: its own forward has to
+agree.
 
 Budget: per layer and token three hidden widths, the widths of query, key and value, and twice the inner width are kept
 for the gradient, 11.5 kB for a 135M model in bfloat16. Layers beyond `keep_bytes` keep their input alone, and are
@@ -25,7 +25,7 @@ from nightschool.training.layer import DOWN, GATED, HEAD_NORMS, NORMS, OUT, QKV,
 from nightschool.training.packing import Pack
 from nightschool.training.projections import Factors
 
-CACHE_ROWS = 256
+ROWS = 2048  # at a time between two products: fewer cost more calls than they save memory
 KEEP_BYTES = 2 << 30
 
 
@@ -67,7 +67,7 @@ class Stack:
         cos, sin = self._rotary(x, torch.from_numpy(one.position_ids)[None].to(device))
         half = cos.shape[-1] // 2
         rotation = Rotation(cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous())
-        rows = CACHE_ROWS if device.type == "cpu" else one.num_tokens
+        rows = ROWS if device.type == "cpu" else one.num_tokens
         return x, Step(TreePlan.of(one, x.dtype, device), rotation, rows)
 
     def forward(self, one: Pack, adapter: str, keeps: bool) -> tuple[Tensor, _Passed]:
