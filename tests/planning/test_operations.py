@@ -70,9 +70,9 @@ def test_what_a_pass_keeps():
 
 
 def test_what_a_block_works_with():
-    # 3 x 4 + 2 x 4 + 2 x 2 of 2 bytes and 2 x 2 of 4 for each token; 6 x 6 of 2 for each of at most 256 rows
-    assert working_bytes(TINY, 2, 1000, on_cpu=True) == 1000 * 64 + 256 * 72
-    assert working_bytes(TINY, 2, 1000, on_cpu=False) == 1000 * (64 + 72)
+    # 3 x 4 + 2 x 4 + 2 x 2 of 2 bytes and 2 x 2 of 4 for each token; 6 x 6 of 2 for each of at most 2,048 rows
+    assert working_bytes(TINY, 2, 5000, on_cpu=True) == 5000 * 64 + 2048 * 72
+    assert working_bytes(TINY, 2, 5000, on_cpu=False) == 5000 * (64 + 72)
 
 
 def test_the_rest():
