@@ -30,14 +30,20 @@ WORK = Work(
 
 def test_time_follows_the_forecast_of_its_parts():
     # a device of 1 Gop/s and 1 GB/s, and a pass of nothing but 10 tokens without context
-    slow = Device("slow", "slow", 1e12, 1e9, 1e9, 1e9, measured=True, is_cpu=True)
+    slow = Device("slow", "slow", 1e12, 1e9, 1e9, 1e9)
     shape = find_shape("135m")
     setting = Setting(shape, slow, "bfloat16", 16, 4096)
     one, two = (ideal_s(setting, Tokens(num, 10 * num, passes=0), Tokens()) for num in (10, 20))
     assert two == pytest.approx(2 * one)
     faster = replace(setting, device=replace(slow, bfloat16=2e9, bytes_per_s=2e9))
     assert ideal_s(faster, Tokens(10, 100), Tokens()) == pytest.approx(one / 2)
-    assert ideal_s(setting, Tokens(passes=1), Tokens()) == pytest.approx(30 * 5e-3)  # 30 blocks to start
+    assert ideal_s(setting, Tokens(passes=1), Tokens()) == pytest.approx(30 * 1.5e-3)  # 30 blocks to start
+
+
+def test_a_processor_starts_a_block_for_every_few_rows():
+    endless = Device("endless", "endless", 1e12, 1e30, 1e30, 1e30, measured=True, is_cpu=True)
+    setting = Setting(find_shape("135m"), endless, "bfloat16", 16, 4096)
+    assert ideal_s(setting, Tokens(512, 512), Tokens()) == pytest.approx(30 * 2 * 2.8e-3)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from nightschool.models.shapes import Shape
 from nightschool.planning.devices import Device
 from nightschool.planning.memory import (
+    CACHE_ROWS,
     ITEM_BYTES,
     Largest,
     Memory,
@@ -29,6 +30,8 @@ from nightschool.planning.operations import (
 )
 from nightschool.planning.speed import (
     CARD,
+    CARD_START_S,
+    CPU_START_S,
     ENGINE,
     FITS,
     HEAP,
@@ -36,7 +39,6 @@ from nightschool.planning.speed import (
     PROCESSOR,
     READ_START,
     READ_TOUCHES,
-    START_S,
     TRAINED_TOUCHES,
     Range,
 )
@@ -114,7 +116,7 @@ def ideal_s(setting: Setting, trained: Tokens, read: Tokens) -> float:
     shape, device = setting.shape, setting.device
     per_token = shape.num_layers * kept_per_token(shape, setting.item)
     traffic = per_token * (TRAINED_TOUCHES * trained.num + READ_TOUCHES * read.num)
-    starts = START_S[device.is_cpu] * shape.num_layers * (trained.passes + READ_START * read.passes)
+    starts = shape.num_layers * (_start_s(device, trained) + READ_START * _start_s(device, read))
     operations = _operations(setting, trained, read)
     return operations / device.operations_per_s(setting.dtype) + traffic / device.bytes_per_s + starts
 
@@ -152,6 +154,11 @@ def _operations(setting: Setting, trained: Tokens, read: Tokens) -> float:
     again = _recomputed(setting, trained.num / trained.passes) if trained.passes else 0.0
     once = training_operations(shape, rank, trained) + forward_operations(shape, rank, read)
     return once + again * body_operations(shape, rank, trained)
+
+
+def _start_s(device: Device, tokens: Tokens) -> float:
+    """Of one block. A processor takes the rows of a pass a few at a time, a card at once."""
+    return CPU_START_S * tokens.num / CACHE_ROWS if device.is_cpu else CARD_START_S * tokens.passes
 
 
 def _recomputed(setting: Setting, num_tokens: float) -> float:
