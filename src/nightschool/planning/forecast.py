@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from nightschool.models.shapes import Shape
 from nightschool.planning.devices import Device
 from nightschool.planning.memory import (
-    CACHE_ROWS,
     ITEM_BYTES,
     Largest,
     Memory,
@@ -39,6 +38,7 @@ from nightschool.planning.speed import (
     PROCESSOR,
     READ_START,
     READ_TOUCHES,
+    START_TOKENS,
     TRAINED_TOUCHES,
     Range,
 )
@@ -157,8 +157,8 @@ def _operations(setting: Setting, trained: Tokens, read: Tokens) -> float:
 
 
 def _start_s(device: Device, tokens: Tokens) -> float:
-    """Of one block. A processor takes the rows of a pass a few at a time, a card at once."""
-    return CPU_START_S * tokens.num / CACHE_ROWS if device.is_cpu else CARD_START_S * tokens.passes
+    """Of one block. A processor takes the tokens of a pass a few at a time, a card at once."""
+    return CPU_START_S * tokens.num / START_TOKENS if device.is_cpu else CARD_START_S * tokens.passes
 
 
 def _recomputed(setting: Setting, num_tokens: float) -> float:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 # Of SmolLM2-135M and a model of an eighth of its size, in bfloat16, on one core of a busy machine.
 TRAINED_TOUCHES = 50.0  # bytes read or written with gradient, for each byte that is kept for it
 READ_TOUCHES = 13.0  # and without gradient
-CPU_START_S = 2.8e-3  # of a block, for each `CACHE_ROWS` rows, with gradient
+START_TOKENS = 256
+CPU_START_S = 1.0e-3  # of a block, for each `START_TOKENS` tokens, with gradient
 CARD_START_S = 1.5e-3  # of a block and a pass; assumed
 READ_START = 0.3  # of these, without gradient
 
