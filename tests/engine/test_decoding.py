@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from nightschool.engine import decoding
 from nightschool.engine.decoding import Attention, Group, Prefix, looks_of
 from nightschool.engine.projections import project
 from nightschool.engine.runner import Row, Runner, families, shared_prefix
@@ -17,6 +18,11 @@ from nightschool.models.lora import LoraConfig, LoraModel
 from nightschool.models.products import can_pack, join, multiply, pack
 
 ROWS, HEADS, KV_HEADS, WIDTH, SLOTS = 6, 4, 2, 16, 70
+
+
+@pytest.fixture(autouse=True)
+def small_prompts_pay(monkeypatch):
+    monkeypatch.setattr(decoding, "WORTH", 256)
 
 
 @pytest.fixture
@@ -110,10 +116,10 @@ def test_families_are_neighbors_of_one_adapter_and_one_beginning():
     )  # of 150; 2 * 128 >= 256
     assert shared_prefix([row_of(0, long), row_of(1, [*long[:120], 7]), row_of(2, long)]) == 0  # 2 * 96 < 256
     assert shared_prefix([row_of(0, long, "a"), row_of(1, long, "b"), row_of(2, long, "b")]) == 0
-    assert shared_prefix([row_of(0, long * 2)]) == 384  # alone, its own prompt
+    assert shared_prefix([row_of(0, long * 2)]) == 0  # alone: there is nothing to spare
     halfway = row_of(0, long * 2)
     halfway.computed = 300
-    assert shared_prefix([halfway]) == 288
+    assert shared_prefix([halfway, row_of(1, long * 2)]) == 288
 
 
 @torch.inference_mode()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nightschool.models.attention import additive
 
-WORTH = 256  # prefix positions, summed over all rows but one, from which a copy laid out for the products pays
+WORTH = 1024  # prefix positions, summed over all rows but one, from which a copy laid out for the products pays
 STRIDE = 32  # keys are read in multiples of it: a library plans each new shape of a product anew, and likes round ones
 
 
@@ -110,5 +110,4 @@ class Attention:
 
 
 def worth(rows: int, prefix: int) -> bool:
-    """Whether rows should read a common prefix once; a row alone, its prompt without turning it at each step."""
-    return max(1, rows - 1) * prefix >= WORTH
+    return (rows - 1) * prefix >= WORTH
