@@ -224,7 +224,7 @@ def draw(figure: Any, seeds: list[Seed]) -> None:
             title, fontsize=9
         )
         axes.set_ylim(0, None if column == 3 else 1)
-    panels[0].legend(frameon=False, fontsize=7)
+    panels[1].legend(frameon=False, fontsize=7, loc="upper left")
 
 
 if __name__ == "__main__":
