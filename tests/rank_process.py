@@ -16,7 +16,7 @@ import torch.distributed as dist
 from objective_batches import MADE, made
 from torch import Tensor
 
-from nightschool.objectives.loss import Terms, couples
+from nightschool.objectives.loss import LOGPROBS, Terms, couples
 from nightschool.training.losses.mixing import Totals, count, total_loss
 from nightschool.types import Sample
 
@@ -42,12 +42,12 @@ def shared(rows: list[Sample], terms: Terms, weights: Tensor, rank: int, num_ran
         everyone: list[tuple[list[Sample], Tensor]] = [([], own_scores)] * num_ranks
         dist.all_gather_object(everyone, (own, own_scores.detach()))
         values = torch.cat([part for _, part in everyone]).requires_grad_()
-        loss = total_loss(terms, [row for part, _ in everyone for row in part], values, totals)
+        loss = total_loss(terms, [row for part, _ in everyone for row in part], {LOGPROBS: values}, totals)
         [slopes] = torch.autograd.grad(loss, values)
         (own_scores * slopes.split([len(part) for _, part in everyone])[rank]).sum().backward()
         found = loss.detach() / num_ranks
     else:
-        loss = total_loss(terms, own, own_scores, totals)
+        loss = total_loss(terms, own, {LOGPROBS: own_scores}, totals)
         loss.backward()
         found = loss.detach()
     dist.all_reduce(found)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nightschool.objectives.loss import Objective
+from nightschool.objectives.loss import LOGPROBS, Objective
 from nightschool.training.losses.mixing import count, total_loss
 from nightschool.types import Sample
 
@@ -44,7 +44,7 @@ def priced(
             replace(sample, reference_logprobs=(None, None, *row)) for sample, row in zip(found, reference, strict=True)
         ]
     logprobs = torch.tensor([x for row in policy for x in row], dtype=dtype, requires_grad=True)
-    loss = total_loss({"": objective.loss(rule)}, found, logprobs, count(found))
+    loss = total_loss({"": objective.loss(rule)}, found, {LOGPROBS: logprobs}, count(found))
     loss.backward()
     return loss, logprobs
 

@@ -16,6 +16,7 @@ from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig
 from nightschool.objectives.advantages import whitened
 from nightschool.objectives.clipping import BEHAVIOR
+from nightschool.objectives.loss import VALUES
 from nightschool.objectives.off_policy import CORRECTIONS, ORIGIN, WEIGHT
 from nightschool.objectives.ppo import PPO, PpoRule, after_anchor, annotate, loss
 from nightschool.objectives.rollouts import TRUNCATED
@@ -99,15 +100,14 @@ def test_golden_g4_of_a_penalty_in_the_rewards() -> None:
 
 def test_golden_g4_of_the_value_loss() -> None:
     sample = trajectory([0.2], token_annotations={"return": [1.0]})
-    batch = replace(batch_of([sample], [[-1.0]]), values=torch.tensor([0.5], requires_grad=True))
+    batch = replace(batch_of([sample], [[-1.0]]), outputs={VALUES: torch.tensor([0.5], requires_grad=True)})
     # V_0 + .2 = .4 is farther from 1 than .5: .36 / 2, and no gradient
     clipped = value_losses(batch, 0.2)
     assert clipped.tolist() == pytest.approx([0.18], abs=1e-6)
-    assert batch.values is not None
-    assert torch.autograd.grad(clipped.sum(), batch.values)[0].item() == 0
+    assert torch.autograd.grad(clipped.sum(), batch.outputs[VALUES])[0].item() == 0
     plain = value_losses(batch, None)
     assert plain.tolist() == pytest.approx([0.125])
-    assert torch.autograd.grad(plain.sum(), batch.values)[0].item() == pytest.approx(-0.5)
+    assert torch.autograd.grad(plain.sum(), batch.outputs[VALUES])[0].item() == pytest.approx(-0.5)
 
 
 def test_both_parts_of_the_loss_have_a_denominator_and_a_gradient_of_their_own() -> None:
@@ -115,13 +115,12 @@ def test_both_parts_of_the_loss_have_a_denominator_and_a_gradient_of_their_own()
     sample = trajectory([0.2, 0.4], token_annotations=known)
     batch = replace(
         batch_of([sample], [[-1.0, -1.0]], torch.float64),
-        values=torch.tensor([0.2, 0.4], dtype=torch.float64, requires_grad=True),
+        outputs={VALUES: torch.tensor([0.2, 0.4], dtype=torch.float64, requires_grad=True)},
     )
     total = ppo(batch, value_weight=0.5)
     # policy: -(.5 - .5) / 2; values: (.64 + .36) / 2 / 2 * .5
     assert total.item() == pytest.approx(0.125)
-    assert batch.values is not None
-    to_policy, to_critic = torch.autograd.grad(total, (batch.logprobs, batch.values))
+    to_policy, to_critic = torch.autograd.grad(total, (batch.logprobs, batch.outputs[VALUES]))
     assert to_policy.tolist() == pytest.approx([-0.25, 0.25])
     assert to_critic.tolist() == pytest.approx([-0.2, -0.15])  # .5 * (V - R) / 2
 

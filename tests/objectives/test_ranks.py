@@ -13,6 +13,7 @@ import rank_process
 import torch
 from objective_batches import MADE, made
 
+from nightschool.objectives.loss import LOGPROBS
 from nightschool.training.losses.mixing import count, total_loss
 
 
@@ -33,7 +34,7 @@ def test_ranks_do_not_matter(tmp_path: Path) -> None:
         for name in MADE:
             rows, terms = made(name)
             weights = rank_process.policy()
-            loss = total_loss(terms, rows, rank_process.scores(weights, rows), count(rows))
+            loss = total_loss(terms, rows, {LOGPROBS: rank_process.scores(weights, rows)}, count(rows))
             loss.backward()
             assert weights.grad is not None
             assert found[name][0] == pytest.approx(loss.item(), rel=1e-5), name

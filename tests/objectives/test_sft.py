@@ -11,7 +11,7 @@ from tiny import make_tiny_model
 
 from nightschool.curation.written import read_written
 from nightschool.errors import InputError, RefusedError, TooLittleDataError
-from nightschool.objectives.loss import Aggregation, Material
+from nightschool.objectives.loss import LOGPROBS, Aggregation, Material
 from nightschool.objectives.sft import RFT, SFT, SftRule
 from nightschool.rendering.renderer import Renderer
 from nightschool.training.losses.likelihood import dft, sft
@@ -41,7 +41,7 @@ def test_golden_g1_from_masks() -> None:
     samples = [replace(row("s", (1, 2, 3, 4, 5)), completion_mask=mask, loss_mask=mask) for mask in masks]
     # logits at position p predict token p + 1: A's four values stand at tokens 1..4, its mask [0, 1, 1, 0] with them
     logprobs = torch.tensor([-1.0, -2.0, -0.2, -0.3, -0.4])
-    loss = total_loss({"": SFT.loss(SftRule())}, samples, logprobs, count(samples))
+    loss = total_loss({"": SFT.loss(SftRule())}, samples, {LOGPROBS: logprobs}, count(samples))
     assert loss.item() == pytest.approx(0.78, abs=1e-5)
 
 
@@ -121,11 +121,12 @@ def test_trap_c_the_mean_is_that_of_the_whole_batch() -> None:
     samples = [row("a", (1, 2, 3, 4)), row("b", (1, 2, 3, 4, 5))]
     totals, terms = count(samples), {"": SFT.loss(SftRule())}
     shares = [
-        total_loss(terms, [one], torch.tensor(values), totals).item() for one, values in zip(samples, G1, strict=True)
+        total_loss(terms, [one], {LOGPROBS: torch.tensor(values)}, totals).item()
+        for one, values in zip(samples, G1, strict=True)
     ]
     assert sum(shares) == pytest.approx(0.78)
     alone = [
-        total_loss(terms, [one], torch.tensor(values), count([one])).item()
+        total_loss(terms, [one], {LOGPROBS: torch.tensor(values)}, count([one])).item()
         for one, values in zip(samples, G1, strict=True)
     ]
     assert sum(alone) / 2 == pytest.approx(0.9)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nightschool.errors import InputError
-from nightschool.objectives.loss import Aggregation
+from nightschool.objectives.loss import TOP, Aggregation
 from nightschool.training.losses.batch import TokenBatch
 from nightschool.training.losses.distillation import divergence, hindsight, reverse_kl, top_divergence, with_tail
 
@@ -144,7 +144,7 @@ def test_a_divergence_over_top_tokens_is_that_of_its_pieces() -> None:
             1,
             1,
             {"teacher_top": logs(*Q)[None, :2], "reference_logprobs": torch.tensor([-1.0 - ratio])},
-            top=logs(*P)[None, :2],
+            outputs={TOP: logs(*P)[None, :2]},
         )
         assert top_divergence(batch, alpha=1.0).item() == pytest.approx(weight * 0.404978, abs=1e-5)
 

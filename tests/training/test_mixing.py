@@ -11,7 +11,7 @@ from small_backend import gathered, small_backend
 from tiny import make_tiny_model
 
 from nightschool.errors import InputError
-from nightschool.objectives.loss import Aggregation, Loss
+from nightschool.objectives.loss import LOGPROBS, Aggregation, Loss
 from nightschool.training.losses.mixing import Totals, count, total_loss
 from nightschool.types import Sample
 
@@ -53,7 +53,7 @@ def test_terms_have_denominators_of_their_own() -> None:
     samples = [replace(row("a", (9, 9)), term="a"), replace(row("b", (9,)), term="b")]
     terms = {"a": SFT, "b": Loss("sft", {"aggregation": Aggregation.SEQUENCE_SUM}, 0.5)}
     logprobs = torch.tensor([-1.0, -2.0, -4.0])
-    assert total_loss(terms, samples, logprobs, count(samples)).item() == pytest.approx(3.5)
+    assert total_loss(terms, samples, {LOGPROBS: logprobs}, count(samples)).item() == pytest.approx(3.5)
     assert count(samples) == {"a": Totals(2, 1), "b": Totals(1, 1)}
 
 
@@ -71,4 +71,4 @@ def test_what_serves_two_terms_is_computed_once(folder: Path) -> None:
 def test_a_sample_of_no_term_is_an_error() -> None:
     samples = [row("a", (9,))]
     with pytest.raises(InputError, match="no loss"):
-        total_loss({"b": SFT}, samples, torch.tensor([-1.0]), count(samples))
+        total_loss({"b": SFT}, samples, {LOGPROBS: torch.tensor([-1.0])}, count(samples))

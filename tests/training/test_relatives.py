@@ -24,7 +24,7 @@ from nightschool.training.night import study
 from nightschool.training.plans import BackendConfig, NumberFormat, Plan, StudyConfig
 from nightschool.types import FeedbackKind, Sample
 
-NAMES = ("oapl", "apo", "topr", "spo", "spo_plus", "oapl_group", "mirror", "opmd", "var_grad")
+NAMES = ("oapl", "apo", "tbrm", "topr", "spo", "spo_plus", "oapl_group", "mirror", "opmd", "var_grad")
 GROUPED = ("oapl_group", "mirror", "opmd", "var_grad")
 
 
@@ -74,7 +74,8 @@ def test_good_replies_gain_and_bad_ones_lose(model: Path, name: str) -> None:
     ]
     good, bad = gained[::2], gained[1::2]
     assert min(good) > max(bad)
-    assert max(bad) < 0
+    if name != "tbrm":  # its value starts near 0: hardly anything pushes a failure down
+        assert max(bad) < 0
     if name != "apo":  # V* = 0.717 at p = 1/2: a failure is pushed more than twice as hard as a success is pulled
         assert min(good) > 0
 

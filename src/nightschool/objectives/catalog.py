@@ -23,12 +23,13 @@ from nightschool.objectives.rebel import REBEL
 from nightschool.objectives.sdpo import SDPO
 from nightschool.objectives.sft import RFT, SFT
 from nightschool.objectives.spo import SPO, SPO_PLUS
+from nightschool.objectives.tbrm import TBRM
 from nightschool.objectives.topr import TOPR
 from nightschool.objectives.var_grad import VAR_GRAD
 
 LIKELIHOOD = (SFT, RFT)
 PREFERENCE = (DPO, KTO, BCO)
-REGRESSION = (OAPL, DRO, APO, OAPL_GROUP, MIRROR, OPMD, VAR_GRAD, REBEL, QRPO)
+REGRESSION = (OAPL, DRO, APO, OAPL_GROUP, MIRROR, OPMD, VAR_GRAD, REBEL, QRPO, TBRM)
 DISTILLATION = (HINDSIGHT, SDPO, ON_POLICY_DISTILLATION)
 GRADIENT = (TOPR, SPO, SPO_PLUS, PPO, *FAMILY)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from nightschool.types import Sample
 
-# Of the policy's loss tokens; a critic's, of the states before them; the policy's of given tokens in their places.
-LOGPROBS, VALUES, TOP = "logprobs", "values", "top"
+# Of the policy's loss tokens; a critic's, of the states before them; the policy's of given tokens in their places; the
+# log-sum-exp of its logits in the states before them, (which scores of the logits a log-probability leaves out).
+LOGPROBS, VALUES, TOP, NORMALIZERS = "logprobs", "values", "top", "normalizers"
 
 
 class Aggregation(StrEnum):

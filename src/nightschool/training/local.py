@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from nightschool.errors import InputError, RefusedError
 from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraConfig, LoraModel, write_adapter
-from nightschool.objectives.loss import LOGPROBS, TOP, VALUES, Terms, couples, outputs_of
+from nightschool.objectives.loss import LOGPROBS, NORMALIZERS, TOP, VALUES, Terms, couples, outputs_of
 from nightschool.releases.manifest import template_digest, tokenizer_digest
 from nightschool.training import attention
 from nightschool.training.adam import Adam
 from nightschool.training.backend import AdamConfig, Identity, LossReport, NotFiniteError, StepReport
 from nightschool.training.bodies import Body
 from nightschool.training.critic import CRITIC, MOMENTS, Critic
-from nightschool.training.logprobs import Head, likeliest, target_logprobs, top_logprobs
+from nightschool.training.logprobs import Head, likeliest, normalizers, target_logprobs, top_logprobs
 from nightschool.training.losses.mixing import TOP_IDS, count, total_loss
 from nightschool.training.packing import TOKEN_BUDGET, Pack
 from nightschool.training.stack import KEEP_BYTES
@@ -42,7 +42,7 @@ class LocalBackend:
     one backend; `open` may be called again and again.
     """
 
-    outputs = frozenset({LOGPROBS, VALUES, TOP})
+    outputs = frozenset({LOGPROBS, VALUES, TOP, NORMALIZERS})
 
     def __init__(self, base: BaseModel, config: LoraConfig, token_budget: int = TOKEN_BUDGET, seed: int = 0) -> None:
         self.base = base
@@ -94,20 +94,16 @@ class LocalBackend:
         for one in packed:
             chosen = [samples[row] for row in one.rows]
             masks = [sample.loss_mask for sample in chosen]
-            values = self._judge(one, chosen, masks) if VALUES in wanted else None
-            hidden, targets = self.body.hidden(one, POLICY), _Targets.of(one, chosen, masks)
-            scored = self._of_targets(hidden, targets)
-            named = TOP in wanted and any(TOP_IDS in sample.token_annotations for sample in chosen)
-            top = self._of_top(hidden, targets, chosen, masks) if named else None
+            found = self._outputs(one, chosen, masks, wanted)
             if slopes is None:
-                share = total_loss(terms, chosen, scored, totals, values, top)
+                share = total_loss(terms, chosen, found, totals)
                 total += share.item()
             else:
-                share = slopes.share(one.rows, [out for out in (scored, values, top) if out is not None])
+                share = slopes.share(one.rows, found)
             self._require_finite(total, len(samples))
             if share.requires_grad:
                 share.backward()
-            _scatter(logprobs, one, scored, masks)
+            _scatter(logprobs, one, found[LOGPROBS], masks)
         return LossReport(total, sum(one.num_tokens for one in packed), tuple(logprobs))
 
     @torch.no_grad()
@@ -207,15 +203,15 @@ class LocalBackend:
     def _slopes(self, samples: Sequence[Sample], terms: Terms) -> _Slopes:
         """The loss of the whole batch, and its gradient with respect to what the models say of each loss token."""
         lengths, wanted = [sum(sample.loss_mask) for sample in samples], outputs_of(terms)
-        logprobs = self._leaf(samples, self.forward(samples))
-        values = self._leaf(samples, self.values(samples)) if VALUES in wanted else None
-        top = self._leaf(samples, self.forward_top(samples)) if TOP in wanted else None
-        loss = total_loss(terms, samples, logprobs, count(samples), values, top)
+        scorers = {VALUES: self.values, TOP: self.forward_top, NORMALIZERS: self._normalizers, LOGPROBS: self.forward}
+        leaves = {
+            name: self._leaf(samples, score(samples)) for name, score in scorers.items() if name in {*wanted, LOGPROBS}
+        }
+        loss = total_loss(terms, samples, leaves, count(samples))
         if loss.requires_grad:
             loss.backward()
-        leaves = [leaf for leaf in (logprobs, values, top) if leaf is not None]
-        found = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-        return _Slopes(loss.item(), [gradient.split(lengths) for gradient in found])
+        found = {name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for name, leaf in leaves.items()}
+        return _Slopes(loss.item(), {name: gradient.split(lengths) for name, gradient in found.items()})
 
     def _leaf(self, samples: Sequence[Sample], rows: Sequence[Any]) -> Tensor:
         """What the rows, (T,) or (T, K), say of the loss tokens, flat, to take a gradient by."""
@@ -246,6 +242,26 @@ class LocalBackend:
         if self.critic is not None:
             self.critic.adam.drop()
 
+    @torch.no_grad()
+    def _normalizers(self, samples: Sequence[Sample]) -> list[tuple[float | None, ...]]:
+        return self._all(samples, self._normalize)
+
+    def _outputs(
+        self, one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]], wanted: Container[str]
+    ) -> dict[str, Tensor]:
+        """What losses read of the models, by name: of the masked tokens of a pack's samples, flat in their order."""
+        found = {VALUES: self._judge(one, samples, masks)} if VALUES in wanted else {}
+        hidden, targets = self.body.hidden(one, POLICY), _Targets.of(one, samples, masks)
+        found[LOGPROBS] = self._of_targets(hidden, targets)
+        if TOP in wanted and any(TOP_IDS in sample.token_annotations for sample in samples):
+            found[TOP] = self._of_top(hidden, targets, samples, masks)
+        if NORMALIZERS in wanted:
+            found[NORMALIZERS] = self._of_states(hidden, targets)
+        return found
+
+    def _normalize(self, one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> Tensor:
+        return self._of_states(self.body.hidden(one, POLICY), _Targets.of(one, samples, masks))
+
     def _score(self, one: Pack, samples: Sequence[Sample], masks: Sequence[Sequence[bool]]) -> Tensor:
         """Log-probabilities (N,) of the masked tokens of a pack's samples, flat in their order; a token shared by
         samples is scored once."""
@@ -257,6 +273,16 @@ class LocalBackend:
             hidden[torch.from_numpy(targets.parents).to(device)],
             self.tiles,
             torch.from_numpy(targets.token_ids).to(device),
+            torch.from_numpy(targets.temperatures).to(device),
+        )
+        return unique[torch.from_numpy(targets.gather).to(device)]
+
+    def _of_states(self, hidden: Tensor, targets: _Targets) -> Tensor:
+        """log sum exp of the logits (N,) in the states before the masked tokens."""
+        device = self.base.device
+        unique = normalizers(
+            hidden[torch.from_numpy(targets.parents).to(device)],
+            self.head,
             torch.from_numpy(targets.temperatures).to(device),
         )
         return unique[torch.from_numpy(targets.gather).to(device)]
@@ -294,12 +320,12 @@ class _Slopes:
     """A batch's loss, and per output and sample its gradient with respect to the loss tokens' values."""
 
     loss: float
-    of_outputs: Sequence[Sequence[Tensor]]
+    of_outputs: Mapping[str, Sequence[Tensor]]
 
-    def share(self, rows: Sequence[int], outputs: Sequence[Tensor]) -> Tensor:
+    def share(self, rows: Sequence[int], outputs: Mapping[str, Tensor]) -> Tensor:
         """What has the batch's gradient, for outputs computed again on some rows."""
-        pairs = zip(self.of_outputs, outputs, strict=True)
-        return torch.stack([(torch.cat([slopes[row] for row in rows]) * out).sum() for slopes, out in pairs]).sum()
+        parts = [(torch.cat([self.of_outputs[name][row] for row in rows]) * out).sum() for name, out in outputs.items()]
+        return torch.stack(parts).sum()
 
 
 @dataclass(frozen=True, slots=True)

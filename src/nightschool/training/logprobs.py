@@ -82,7 +82,7 @@ def _summed(
 def top_logprobs(hidden: Tensor, head: nn.Linear, targets: Tensor, temperatures: Tensor) -> Tensor:
     """log softmax(head(hidden) / temperature) at several targets of each place, in float32.
 
-    Memory as in `target_logprobs`, and the rows of the head that the targets name, chunk by chunk.
+    Memory is `CHUNK_ROWS` x V at any time, and the rows of the head that the targets name, chunk by chunk.
 
     Shapes: hidden (N, D), targets (N, K), temperatures (N,) float32 -> (N, K).
     """
@@ -123,3 +123,33 @@ class _TopLogprobs(torch.autograd.Function):
             drawn = torch.einsum("nk,nkd->nd", pull, weight[targets[part]])
             slopes[part] = (drawn - pull.sum(dim=1, keepdim=True) * expected[part]).to(slopes.dtype)
         return slopes, None, None, None
+
+
+def normalizers(hidden: Tensor, head: nn.Linear, temperatures: Tensor) -> Tensor:
+    """log sum exp(head(hidden) / temperature) in float32: what a log-probability leaves out of its logit.
+
+    Memory is `CHUNK_ROWS` x V at any time. Shapes: hidden (N, D), temperatures (N,) float32 -> (N,).
+    """
+    return _Normalizers.apply(hidden, head, temperatures)  # type: ignore[return-value]
+
+
+class _Normalizers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: nn.Linear, temperatures: Tensor) -> Tensor:
+        out = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
+        slopes = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        for first in range(0, len(hidden), CHUNK_ROWS):
+            part = slice(first, first + CHUNK_ROWS)
+            logits = head(hidden[part]).float().div_(temperatures[part, None])
+            out[part] = logits.logsumexp(dim=1)
+            if slopes is not None:
+                expected = logits.softmax(dim=1).to(head.weight.dtype) @ head.weight
+                slopes[part] = (expected / temperatures[part, None]).to(hidden.dtype)
+        if slopes is not None:
+            ctx.save_for_backward(slopes)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None, None]:
+        (slopes,) = ctx.saved_tensors
+        return slopes * grad_outputs[0][:, None].to(slopes.dtype), None, None

@@ -9,7 +9,7 @@ from torch import Tensor
 from nightschool.training.losses.clipped import clipped
 from nightschool.training.losses.distillation import hindsight, reverse_kl, top_divergence
 from nightschool.training.losses.likelihood import dft, sft
-from nightschool.training.losses.log_ratio import group_variance, rebel, squared_log_ratio
+from nightschool.training.losses.log_ratio import bellman, group_variance, rebel, squared_log_ratio
 from nightschool.training.losses.preference import apo_zero, bco, dpo, ipo, kto
 from nightschool.training.losses.reinforce import reinforce, topr
 from nightschool.training.losses.values import ppo
@@ -19,6 +19,7 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "dft": dft,
     "squared_log_ratio": squared_log_ratio,
     "group_variance": group_variance,
+    "bellman": bellman,
     "rebel": rebel,
     "reinforce": reinforce,
     "topr": topr,

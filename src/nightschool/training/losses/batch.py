@@ -26,9 +26,8 @@ class TokenBatch:
     `logprobs` are the policy's, with gradient; `rows[n]` is the sequence of token n. `tokens` holds given values per
     token (`reference_logprobs`, `behavior_logprobs`, `advantage`, ...), `annotations` given values per sequence.
     `groups[b]` numbers the group of sequence b, -1 without one. `num_tokens` and `num_sequences` count the whole
-    batch over all micro-batches: loss tokens, and sequences with at least one of them. `values` are a critic's of
-    the states before the tokens, with gradient, where a loss asks for them; `top` (N, K) are the policy's
-    log-probabilities of the tokens that samples name for each place, likewise.
+    batch over all micro-batches: loss tokens, and sequences with at least one of them. `outputs` are what models say,
+    with gradient, by the names of `objectives.loss`: (N,) or (N, K).
     """
 
     logprobs: Tensor
@@ -39,8 +38,7 @@ class TokenBatch:
     tokens: Mapping[str, Tensor] = field(default_factory=dict)
     annotations: Mapping[str, Tensor] = field(default_factory=dict)
     groups: Tensor | None = None
-    values: Tensor | None = None
-    top: Tensor | None = None
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)
 
     def given(self, name: str) -> Tensor:
         """Values per token (N,). Raises: InputError when some sample carries none."""
@@ -54,17 +52,11 @@ class TokenBatch:
             raise InputError(f"The samples are not annotated with {name}.", "A missing value is never a number.", "")
         return self.annotations[name]
 
-    def critic(self) -> Tensor:
-        """A critic's values (N,). Raises: InputError when nobody asked for them."""
-        if self.values is None:
-            raise InputError("The batch has no values.", "Its loss names none among its outputs.", "")
-        return self.values
-
-    def topped(self) -> Tensor:
-        """(N, K). Raises: InputError when nobody asked for them."""
-        if self.top is None:
-            raise InputError("The batch has no top tokens.", "Its loss names none among its outputs.", "")
-        return self.top
+    def output(self, name: str) -> Tensor:
+        """What the models say. Raises: InputError when nobody asked for it."""
+        if name not in self.outputs:
+            raise InputError(f"The batch has no {name}.", "Its loss names none among its outputs.", "")
+        return self.outputs[name]
 
     def sums(self, values: Tensor) -> Tensor:
         """Per-sequence sums of token values: (N,) -> (B,)."""

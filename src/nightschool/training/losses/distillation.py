@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nightschool.errors import InputError
-from nightschool.objectives.loss import Aggregation
+from nightschool.objectives.loss import TOP, Aggregation
 from nightschool.training.losses.batch import TokenBatch
 
 TEACHER, REFERENCE = "teacher_logprobs", "reference_logprobs"
@@ -69,9 +69,9 @@ def top_divergence(
     `max_ratio`: a token counts min(policy / reference, max_ratio), the window's start being what sampled it.
 
     Implements: Huebotter et al., arXiv:2601.20802.
-    Shapes: `batch.top` (N, K), `teacher_top` (N, K).
+    Shapes: the output `top` (N, K), `teacher_top` (N, K).
     """
-    values = divergence(with_tail(batch.topped()), with_tail(batch.given("teacher_top")), alpha)
+    values = divergence(with_tail(batch.output(TOP)), with_tail(batch.given("teacher_top")), alpha)
     if max_ratio is not None:
         values = values * (batch.logprobs.detach() - batch.given(REFERENCE)).exp().clamp(max=max_ratio)
     return batch.reduced(values, aggregation)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from nightschool.errors import InputError
+from nightschool.objectives.loss import NORMALIZERS
 from nightschool.training.losses.batch import TokenBatch
 
 
@@ -38,6 +39,20 @@ def group_variance(batch: TokenBatch, beta: float) -> Tensor:
     implied = batch.noted("reward") / beta - batch.log_ratios()
     log_z = _group_means(batch, implied)
     return (batch.weights * beta / 2 * (implied - log_z).square()).sum() / batch.num_sequences
+
+
+def bellman(batch: TokenBatch, beta: float) -> Tensor:
+    """weight * (beta * LR + V - r)^2 / (2 * beta), V = beta * log sum exp of the logits where a reply begins; mean
+    over sequences. `annotations`: `reward`.
+
+    V has a gradient, as LR has: what is common to all replies to a request moves the value, and not their odds.
+
+    Implements: TBRM, arXiv:2505.15311 (formula reconstructed, unverified), divided by 2 * beta.
+    """
+    starts = torch.searchsorted(batch.rows, torch.arange(len(batch.weights), device=batch.rows.device))
+    value = beta * batch.output(NORMALIZERS)[starts]
+    residual = beta * batch.log_ratios() + value - batch.noted("reward")
+    return (batch.weights * residual.square() / (2 * beta)).sum() / batch.num_sequences
 
 
 def rebel(batch: TokenBatch, eta: float = 1.0) -> Tensor:

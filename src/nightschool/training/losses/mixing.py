@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nightschool.errors import InputError
-from nightschool.objectives.loss import Terms
+from nightschool.objectives.loss import LOGPROBS, Terms
 from nightschool.training.losses import LOSSES
 from nightschool.training.losses.batch import TokenBatch
 from nightschool.types import Sample
@@ -49,30 +49,28 @@ def count(samples: Sequence[Sample]) -> dict[str, Totals]:
 def total_loss(
     terms: Terms,
     samples: Sequence[Sample],
-    logprobs: Tensor,
+    outputs: Mapping[str, Tensor],
     totals: Mapping[str, Totals],
-    values: Tensor | None = None,
-    top: Tensor | None = None,
 ) -> Tensor:
     """The share of `samples` in the loss of the batch that `totals` counts.
 
-    Shapes: `logprobs` (N,), of the loss tokens of `samples` in their order; `values` a critic's, likewise;
-    `top` (N, K) of the tokens that the samples name for their places.
+    `outputs` are what the models say, by the names of `objectives.loss`.
+
+    Shapes: (N, ...), of the loss tokens of `samples` in their order.
 
     Raises:
         InputError: a sample belongs to no term, or a value that its loss reads is missing.
     """
     lengths = [sum(sample.loss_mask) for sample in samples]
-    parts = logprobs.split(lengths)
-    more = {name: out.split(lengths) for name, out in (("values", values), ("top", top)) if out is not None}
-    loss = logprobs.new_zeros(())
+    parts = {name: out.split(lengths) for name, out in outputs.items()}
+    loss = outputs[LOGPROBS].new_zeros(())
     for name, term in terms.items():
         chosen = [place for place, sample in enumerate(samples) if sample.term == name and lengths[place]]
         if not chosen:
             continue
-        own = torch.cat([parts[place] for place in chosen])
-        batch = token_batch([samples[place] for place in chosen], own, totals[name])
-        batch = replace(batch, **{name: torch.cat([out[place] for place in chosen]) for name, out in more.items()})
+        own = {kind: torch.cat([out[place] for place in chosen]) for kind, out in parts.items()}
+        batch = token_batch([samples[place] for place in chosen], own[LOGPROBS], totals[name])
+        batch = replace(batch, outputs=own)
         loss = loss + term.coefficient * LOSSES[term.name](batch, **term.settings)
     unknown = {sample.term for sample in samples} - terms.keys()
     if unknown:

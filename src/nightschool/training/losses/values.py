@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nightschool.objectives.clipping import CLIP, Clip
-from nightschool.objectives.loss import Aggregation
+from nightschool.objectives.loss import VALUES, Aggregation
 from nightschool.training.losses.batch import TokenBatch
 from nightschool.training.losses.clipped import clipped
 
@@ -30,7 +30,7 @@ def ppo(
 
 def value_losses(batch: TokenBatch, value_clip: float | None = 0.2) -> Tensor:
     """max((V - R)^2, (V_0 + clip(V - V_0) - R)^2) / 2 per token: (N,). V_0 are `reference_values`, R `return`."""
-    values, returns = batch.critic(), batch.given("return")
+    values, returns = batch.output(VALUES), batch.given("return")
     errors = (values - returns).square()
     if value_clip is not None:
         old = batch.given("reference_values")
