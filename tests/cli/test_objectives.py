@@ -100,6 +100,19 @@ def test_a_file_trains_an_adapter(base, tiny, tmp_path, state, objective, data):
     assert (state / "adapters" / found["adapter"] / "adapter_model.safetensors").exists()
 
 
+def test_a_run_tells_what_its_value_model_was_worth(run, base, tmp_path):
+    """Every second thumb is up, and no request says which: what was expected is about a half, and a half came true."""
+    path = str(thumbs(tmp_path / "data.jsonl"))
+    told = run("train", "--objective", "dro", "--data", path, "--agent", "shop")
+    assert told.code == 0, told.err
+    assert "Brier score" in told.out
+    assert "bin 1" in told.out
+    found = base("train", "--objective", "dro", "--data", path).document["data"]["value_model"]
+    assert found["rows"] == 64
+    assert found["brier_low"] < found["brier"] < found["brier_high"]
+    assert base("train", "--objective", "kto", "--data", path).document["data"]["value_model"] is None
+
+
 def test_settings_of_a_clip_are_a_table_of_their_own_and_survive_a_resume(base, tiny, tmp_path, state):
     table = '[training.gspo.rule.clip]\nclip_low = 0.1\n[training.gspo.rule]\naggregation = "token-mean"\n'
     (state.parent / "nightschool.toml").write_text(f"model = {json.dumps(str(tiny))}\n{table}")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
+import numpy as np
 import sqlalchemy as sa
 
 from nightschool.feedback.body import read_feedback
@@ -22,6 +23,7 @@ from nightschool.store.exchanges import insert_exchange
 from nightschool.store.ids import new_id
 from nightschool.store.records import Caller, Record, Timing
 from nightschool.types import Choice, Decision, Fidelity, Json, LogprobProvenance, Purpose, Verdict
+from nightschool.valuation.reliability import Outcomes, report
 
 AGENT = "support-shop"
 HOUR, DAY = 3600.0, 86_400.0
@@ -227,13 +229,23 @@ def _run(
         "finished_at": at + took if digest else None,
     }
     conn.execute(schema.runs.insert().values(**row))
+    summary: Json = {"success_model": expected()} if objective == "oapl" else {}
     data = {"tenant": keeper.tenant, "digest": dataset, "agent": AGENT, "objective": objective, "as_of": at}
-    conn.execute(schema.datasets.insert().values(**data, num_samples=168, summary={}, created_at=at))
+    conn.execute(schema.datasets.insert().values(**data, num_samples=168, summary=summary, created_at=at))
     _metrics(conn, keeper, run_id, objective, steps)
     if digest:
         adapter = {"tenant": keeper.tenant, "digest": digest, "agent": AGENT, "parent_digest": parent, "run_id": run_id}
         conn.execute(schema.adapters.insert().values(**adapter, manifest={}, created_at=at + took))
     return run_id
+
+
+def expected() -> Json:
+    """How far a success model can be believed that is right but for the hardest requests."""
+    p = np.repeat([0.3, 0.5, 0.6, 0.75, 0.9], 40)
+    chance = Random(7)
+    came = np.array([chance.random() for _ in p]) < np.where(p < 0.4, 0.75, p)
+    owners = [str(row) for row in range(len(p))]
+    return report(p, Outcomes(came.astype(float), np.ones(len(p)), owners, ["serving version"] * len(p)))
 
 
 def _metrics(conn: sa.Connection, keeper: Shopkeeper, run_id: str, objective: str, steps: int) -> None:

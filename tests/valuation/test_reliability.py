@@ -25,6 +25,9 @@ def test_brier_and_reliability() -> None:
     found = report(np.array([0.9, 0.6, 0.2]), outcomes([1, 0, 0]))
     assert found["brier"] == pytest.approx(0.136667, abs=1e-6)
     assert found["brier_of_mean"] == pytest.approx(2 / 9)
+    # its squares lie -.126667, .223333, -.096667 off: sqrt(3 / 2 * .075267) / 3 = .112002, times 1.96
+    assert found["brier_low"] == 0.0
+    assert found["brier_high"] == pytest.approx(0.136667 + 1.959964 * 0.112002, abs=1e-5)
     assert [row["observed"] for row in found["reliability"]] == [0.0, 0.0, 1.0]
     # gaps 0.2, 0.6, -0.1, one row each
     assert found["calibration_error"] == pytest.approx(0.3)
@@ -45,6 +48,9 @@ def test_one_loud_principal_is_one_observation() -> None:
     # 20 rows of two principals whose gaps are -0.5 and +0.5: sums -5 and 5, sqrt(2 * 50) / 20
     found = report(np.full(20, 0.5), outcomes(np.repeat([1, 0], 10), principals=["a"] * 10 + ["b"] * 10))
     assert found["reliability"][0]["error"] == pytest.approx(0.5)
+    loud = report(np.repeat([0.9, 0.6], 10), outcomes([1] * 20, principals=["a"] * 10 + ["b"] * 10))
+    # squares .01 and .16, mean .085: sums -.75 and .75, sqrt(2 * 1.125) / 20 = .075, however many rows there are
+    assert loud["brier_high"] == pytest.approx(0.085 + 1.959964 * 0.075, abs=1e-6)
 
 
 def test_equal_predictions_are_never_cut_apart() -> None:

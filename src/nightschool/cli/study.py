@@ -16,6 +16,7 @@ from nightschool.cli.naming import SHOWN, find_agent
 from nightschool.cli.progress import DONE, Progress, seconds
 from nightschool.cli.settings import overridden
 from nightschool.dashboard.formatting import number, plural
+from nightschool.dashboard.reliability import believed
 from nightschool.dashboard.sentences import objective as spoken
 from nightschool.errors import InputError, MissingError
 from nightschool.objectives.catalog import find_objective
@@ -23,11 +24,12 @@ from nightschool.objectives.loss import Objective
 from nightschool.objectives.on_policy_distillation import TEACHER
 from nightschool.releases.aliases import current
 from nightschool.store.database import Store
-from nightschool.store.schema import runs
+from nightschool.store.schema import datasets, runs
 from nightschool.training.loop import Now
 from nightschool.training.night import resume, study
 from nightschool.training.plans import Plan, ScorerConfig, default_config
 from nightschool.training.runs import Run
+from nightschool.types import Json
 
 BAR_CELLS = 26
 FIRST_ETA_STEP = 3
@@ -98,6 +100,10 @@ def told(store: Store, run: Run, watched: Watched) -> Answer:
     digest = run.adapter_digest or ""
     with store.read() as conn:
         serving = current(conn, store.tenant, run.agent)
+        d = datasets.c
+        mine = (d.tenant == store.tenant, d.digest == run.dataset_digest)
+        dataset = conn.scalar(sa.select(d.summary).where(*mine)) or {}
+    worth = believed(dataset.get("success_model"))
     summary = run.summary
     steps, took = summary["steps"], summary["seconds"]
     speed = number(summary["tokens"] / took, 0) if took else "0"
@@ -117,9 +123,17 @@ def told(store: Store, run: Run, watched: Watched) -> Answer:
         "adapter": digest,
         "parent": run.parent_digest,
         "dataset": run.dataset_digest,
+        "value_model": dataset.get("success_model"),
         **summary,
     }
-    return Answer("train", sentence, data, (Table(tuple(rows), wraps=(1,)),), following(run.agent, digest, serving))
+    evidence = (Table(tuple(rows), wraps=(1,)), *((_bins(worth), worth["caption"]) if worth else ()))
+    return Answer("train", sentence, data, evidence, following(run.agent, digest, serving))
+
+
+def _bins(worth: Json) -> Table:
+    """What a value model said beside what came true."""
+    rows = tuple((row["name"], row["predicted"], row["observed"], str(row["rows"])) for row in worth["table"])
+    return Table(rows, ("value model", "predicted", "came true, %", "rows"), right=(1, 2, 3))
 
 
 def following(agent: str, digest: str, serving: str | None) -> str:

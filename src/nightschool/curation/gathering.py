@@ -63,23 +63,18 @@ def from_file(path: Path, wanted: Wanted, objective: Objective, renderer: Render
     material = objective.material
     if material == Material.WORDS:
         students, teachers = written_views(read_rows(path, material), renderer)
-        summary: Json = {"file": path.name, "train": len(students)}
-        return Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(students), (), (), summary, tuple(teachers))
+        told: Json = {"file": path.name, "train": len(students)}
+        return Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(students), (), (), told, tuple(teachers))
     written = read_written(path, material.shape, renderer)
     drawn = [sample for sample in written if FAILED not in sample.annotations]
     samples = [replace(sample, policy_version=sample.policy_version or wanted.anchor) for sample in drawn]
+    summary: Json = {"file": path.name, "train": len(samples), "left_out": {FAILED: len(written) - len(drawn)}}
     if not objective.weighs_behavior:
         samples = list(_without_behavior(samples))
     if objective.valued:
-        samples = _valued(samples, renderer, wanted.rule.value_model)
+        samples, summary["success_model"] = _valued(samples, renderer, wanted.rule.value_model)
     scored = sum(BEHAVIOR in sample.token_annotations for sample in samples)
-    provenance = {LogprobProvenance.ENGINE.value: scored, LogprobProvenance.NONE.value: len(samples) - scored}
-    summary = {
-        "file": path.name,
-        "train": len(samples),
-        "left_out": {FAILED: len(written) - len(drawn)},
-        BEHAVIOR: provenance,
-    }
+    summary[BEHAVIOR] = {LogprobProvenance.ENGINE.value: scored, LogprobProvenance.NONE.value: len(samples) - scored}
     dataset = Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(samples), (), (), summary)
     return _grouped(dataset) if material == Material.GROUPS else dataset
 
@@ -186,11 +181,12 @@ def _without_behavior(samples: Sequence[Sample]) -> tuple[Sample, ...]:
     return tuple(replace(s, token_annotations=own) for s, own in zip(samples, kept, strict=True))
 
 
-def _valued(samples: Sequence[Sample], renderer: Renderer, value_model: str) -> list[Sample]:
-    """Samples of a file with cross-fitted estimates from the words of their requests; each is its own principal."""
+def _valued(samples: Sequence[Sample], renderer: Renderer, value_model: str) -> tuple[list[Sample], Json]:
+    """Samples of a file with cross-fitted estimates from the words of their requests, each its own principal; and how
+    far these can be believed."""
     requests = [renderer.decode(s.token_ids[: s.completion_mask.index(True)]) for s in samples]
     rewards = [float(s.reward or 0.0) for s in samples]
     ones, none = [1.0] * len(samples), [0.0] * len(samples)
     model = find_value_model(value_model)(requests, rewards, ones, none, [sample.id for sample in samples])
     rows = zip(samples, notes(model.p_hat, model.p_lo, model.report), strict=True)
-    return [replace(s, annotations={**s.annotations, **row}) for s, row in rows]
+    return [replace(s, annotations={**s.annotations, **row}) for s, row in rows], model.report

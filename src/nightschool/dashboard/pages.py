@@ -27,6 +27,7 @@ from nightschool.dashboard.queries import (
 )
 from nightschool.dashboard.queries.material import material
 from nightschool.dashboard.queries.scope import Scope, agents
+from nightschool.dashboard.reliability import believed
 from nightschool.dashboard.series import sparkline
 from nightschool.dashboard.suites import suite_groups
 from nightschool.dashboard.tokens import PAGE_TOKENS, decoder, token_row
@@ -203,6 +204,7 @@ def run_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page
         raise _missing("run", path["id"])
     drawn = {
         "plots": plots(data["metrics"], data["config"]),
+        "reliability": believed((data["dataset"] or {}).get("summary", {}).get("success_model")),
         "config": _flat(data["config"]),
         "summary": _flat(data["summary"]),
     }

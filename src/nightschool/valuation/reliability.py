@@ -37,13 +37,17 @@ class Outcomes:
 
 
 def report(probabilities: np.ndarray, found: Outcomes) -> Json:
-    """Brier score beside that of always saying the mean, the expected calibration error, and each part.
+    """Brier score with its 95 % interval, beside that of always saying the mean, the expected calibration error, and
+    each part.
 
     Of a part: `predicted`, `observed` with its 95 % interval, `gap` and its standard `error`, `rows`. The expected
     calibration error is the mean absolute gap of the bins, by weight.
     """
     targets, weights = found.targets, found.weights
     mean = float(np.average(targets, weights=weights))
+    squares = (probabilities - targets) ** 2
+    brier = float(np.average(squares, weights=weights))
+    error = float(np.sqrt(_among(weights * (squares - brier), found.principals))) / float(weights.sum())
     counted = np.flatnonzero(weights > 0)
     rounded = np.round(probabilities[counted], 9)
     places = np.searchsorted(np.sort(rounded), rounded) * NUM_BINS // len(counted)
@@ -56,7 +60,9 @@ def report(probabilities: np.ndarray, found: Outcomes) -> Json:
     return {
         "rows": len(targets),
         "mean": mean,
-        "brier": float(np.average((probabilities - targets) ** 2, weights=weights)),
+        "brier": brier,
+        "brier_low": max(0.0, brier - Z_95 * error),
+        "brier_high": min(1.0, brier + Z_95 * error),
         "brier_of_mean": float(np.average((mean - targets) ** 2, weights=weights)),
         "calibration_error": float(
             np.average([abs(part["gap"]) for part in reliability], weights=[weights[rows].sum() for rows in bins])
@@ -109,14 +115,18 @@ def _parts(found: Json) -> Iterable[tuple[str, Json]]:
         yield f"slice {name}", part
 
 
+def _among(off: np.ndarray, principals: Sequence[str] | np.ndarray) -> float:
+    """The variance of a sum whose independent terms are those of whole principals."""
+    sums = np.bincount(np.unique(np.asarray(principals), return_inverse=True)[1], off)
+    return float(sums @ sums) * len(sums) / max(1, len(sums) - 1)
+
+
 def _part(probabilities: np.ndarray, found: Outcomes, rows: np.ndarray) -> Json:
     p, targets, weights = probabilities[rows], found.targets[rows], found.weights[rows]
     total = float(weights.sum())
     predicted, observed = float(weights @ p) / total, float(weights @ targets) / total
     off = weights * (p - targets - (predicted - observed))
-    owners = np.unique(np.asarray(found.principals)[rows], return_inverse=True)[1]
-    sums = np.bincount(owners, off)
-    among = float(sums @ sums) * len(sums) / max(1, len(sums) - 1)
+    among = _among(off, np.asarray(found.principals)[rows])
     error = float(np.sqrt(max(among, float((weights**2) @ (p * (1 - p)))))) / total
     return {
         "predicted": predicted,
