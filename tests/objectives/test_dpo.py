@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +68,12 @@ def test_a_rule_has_one_form() -> None:
         with pytest.raises(RefusedError, match="one form"):
             annotate(pair, rule)
     assert DPO.loss(DpoRule(squared=True)).name == "ipo"
+
+
+def test_a_gap_of_one_of_golden_g8a() -> None:
+    # Bradley-Terry: sigma(1) = 0.731059, -log of it 0.313262; beta h = 1 at beta 1/3
+    assert 1 / (1 + math.exp(-1)) == pytest.approx(0.731059, abs=1e-6)
+    assert dpo(golden(), 1 / 3).item() == pytest.approx(0.313262, abs=1e-5)
 
 
 def test_the_gradient_of_golden_g2() -> None:

@@ -48,6 +48,7 @@ def solve(b: np.ndarray, r: np.ndarray, v: float, beta: float) -> tuple[np.ndarr
 def test_minimizers_of_golden_g5_6(
     v: float, ratio: float, policy: list[float], reward: float, kl: float, kl_back: float, loss: float
 ) -> None:
+    assert pytest.approx(0.523824, abs=1e-6) == V_STAR
     pi, found = solve(B, R, v, BETA)
     log_ratio = np.log(pi / B)
     assert found == pytest.approx(ratio, abs=2e-6)

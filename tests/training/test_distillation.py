@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nightschool.errors import InputError
+from nightschool.objectives.advantages import Baseline, Scale, compared
 from nightschool.objectives.loss import TOP, Aggregation
 from nightschool.training.losses.batch import TokenBatch
 from nightschool.training.losses.distillation import divergence, hindsight, reverse_kl, top_divergence, with_tail
@@ -115,6 +116,27 @@ def test_golden_g7b() -> None:
     surrogate.backward()
     assert other.logprobs.grad is not None
     torch.testing.assert_close(of_square, other.logprobs.grad)  # one gradient
+
+
+def test_centered_log_ratios_of_golden_g7b() -> None:
+    """As the online form takes them, which compares a reply with itself; the regression on logs is not centered."""
+    [centered] = compared([[-0.2, 0.2, -2.0]], Baseline.MEAN, Scale.NONE, 1, 0.0)
+    assert centered == pytest.approx([0.466667, 0.866667, -1.333333], abs=1e-6)
+
+
+def test_a_geometric_target_of_section_7_is_a_shorter_step_to_the_teacher() -> None:
+    # p^.5 q^.5 / Z of golden G7a: [0.382914, 0.506548, 0.110538], and the reverse divergence to it 0.102302
+    p, q = logs(*P), logs(*Q)
+    target = (0.5 * p + 0.5 * q).log_softmax(-1)
+    assert target.exp().tolist() == pytest.approx([0.382914, 0.506548, 0.110538], abs=1e-6)
+    assert divergence(p[None], target[None], 1.0).item() == pytest.approx(0.102302, abs=1e-6)
+    # with the policy's own half held still, its gradient is half of that of the plain divergence: a smaller rate
+    logits = p.clone().requires_grad_()
+    own = logits.log_softmax(-1)
+    near, far = (divergence(own[None], to[None], 1.0).sum() for to in ((0.5 * p + 0.5 * q).log_softmax(-1), q))
+    (slow,) = torch.autograd.grad(near, logits, retain_graph=True)
+    (fast,) = torch.autograd.grad(far, logits)
+    torch.testing.assert_close(slow, fast / 2)
 
 
 def test_the_gates_of_6_6() -> None:

@@ -5,7 +5,7 @@ import pytest
 from scipy import special
 
 from nightschool.valuation.calibration import fit_word_model, fold_of
-from nightschool.valuation.logistic import fit_logistic, fit_platt
+from nightschool.valuation.logistic import Platt, fit_logistic, fit_platt
 from nightschool.valuation.words import CONSTANT, NUMBER, Vocabulary, features_of
 
 
@@ -44,6 +44,12 @@ def test_platt_undoes_overconfidence() -> None:
     platt = fit_platt(true * 3 + 1, targets, np.ones(4000))
     assert platt.slope == pytest.approx(1 / 3, abs=0.03)
     assert platt.intercept == pytest.approx(-1 / 3, abs=0.1)
+
+
+def test_platt_of_golden_8_4() -> None:
+    # sigma(2 * 0.6 - 0.5) = sigma(0.7) = 0.668188
+    eta, _ = Platt(2.0, -0.5, np.zeros((2, 2))).apply(np.array([0.6]), np.array([0.0]))
+    assert special.expit(eta) == pytest.approx([0.668188], abs=1e-6)
 
 
 def test_platt_of_a_score_that_misleads_is_the_rate() -> None:

@@ -24,6 +24,7 @@ def test_brier_and_reliability() -> None:
     # predictions 0.9, 0.6, 0.2 for 1, 0, 0: (0.01 + 0.36 + 0.04) / 3 = 0.136667
     found = report(np.array([0.9, 0.6, 0.2]), outcomes([1, 0, 0]))
     assert found["brier"] == pytest.approx(0.136667, abs=1e-6)
+    assert found["log_loss"] == pytest.approx(0.414932, abs=1e-6)  # -(log .9 + log .4 + log .8) / 3
     assert found["brier_of_mean"] == pytest.approx(2 / 9)
     # its squares lie -.126667, .223333, -.096667 off: sqrt(3 / 2 * .075267) / 3 = .112002, times 1.96
     assert found["brier_low"] == 0.0

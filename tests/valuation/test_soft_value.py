@@ -38,6 +38,13 @@ def test_a_finite_group_underestimates(size: int, expected: float) -> None:
     assert mean < closed_form(0.25, 1.0)
 
 
+def test_leaving_itself_out_is_noisier_than_the_group() -> None:
+    # 5.2: of [1, 0, 0, 0] at beta 1 the others' value is 0 for the success, log((e + 2) / 3) = 0.452832 for a failure
+    rewards = [1.0, 0.0, 0.0, 0.0]
+    found = [r - log_mean_exp(rewards[:place] + rewards[place + 1 :], 1.0) for place, r in enumerate(rewards)]
+    assert found == pytest.approx([1.0, *[-0.452832] * 3], abs=1e-6)
+
+
 def test_shares_and_values_are_inverse() -> None:
     for bounds in ((0.0, 1.0), (-1.0, 0.5)):
         for reward in np.linspace(*bounds, 7).tolist():

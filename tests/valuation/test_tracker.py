@@ -14,6 +14,8 @@ def test_golden_g6b() -> None:
     assert (before.a, before.b) == (pytest.approx(3.111111, abs=1e-6), pytest.approx(4.888889, abs=1e-6))
     assert before.value == pytest.approx(0.388889, abs=1e-6)
     assert 1.0 - before.value == pytest.approx(0.611111, abs=1e-6)
+    kept = 2 ** (-0.03 / 0.06)
+    assert kept == pytest.approx(0.707107, abs=1e-6)
     after = before.updated(1.0, 0.03)
     assert (after.a, after.b) == (pytest.approx(3.722222, abs=1e-6), pytest.approx(4.277778, abs=1e-6))
     assert after.value == pytest.approx(0.465278, abs=1e-6)

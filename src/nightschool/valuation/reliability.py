@@ -60,6 +60,7 @@ def report(probabilities: np.ndarray, found: Outcomes) -> Json:
     return {
         "rows": len(targets),
         "mean": mean,
+        "log_loss": _log_loss(probabilities, targets, weights),
         "brier": brier,
         "brier_low": max(0.0, brier - Z_95 * error),
         "brier_high": min(1.0, brier + Z_95 * error),
@@ -113,6 +114,12 @@ def _parts(found: Json) -> Iterable[tuple[str, Json]]:
         yield f"bin {place + 1} of {len(found['reliability'])}", part
     for name, part in found["slices"].items():
         yield f"slice {name}", part
+
+
+def _log_loss(probabilities: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
+    """Nats a row. Edge: a probability of 0 or 1 counts as one of 1e-12 beside it."""
+    p = np.clip(probabilities, 1e-12, 1 - 1e-12)
+    return float(np.average(-targets * np.log(p) - (1 - targets) * np.log1p(-p), weights=weights))
 
 
 def _among(off: np.ndarray, principals: Sequence[str] | np.ndarray) -> float:
