@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from nightschool.objectives.loss import LOGPROBS, TOP, VALUES, couples, outputs_of
+from nightschool.objectives.loss import LOGPROBS, NORMALIZERS, TOP, VALUES, couples, outputs_of
 from nightschool.planning.memory import Largest
 from nightschool.planning.operations import Tokens
 from nightschool.training.drift import choose_watched
@@ -77,7 +77,7 @@ def work_of(course: Course, token_budget: int) -> Work:
         several = _total(
             _counted(packs, batch, "loss_mask") for packs, batch in zip(packed, chosen, strict=True) if len(packs) > 1
         )
-        read += several.times(len(outputs & {LOGPROBS, TOP})) + _unscored(several).times(VALUES in outputs)
+        read += several.times(len(outputs & {LOGPROBS, TOP, NORMALIZERS})) + _unscored(several).times(VALUES in outputs)
     read = read.times(share)
     watched = choose_watched(course.held_out) if course.drift is not None else []
     read += _read(watched, token_budget).times(len(batches))
