@@ -211,7 +211,7 @@ def _error(planned: Forecast, past: list[Compared]) -> list[Table | str]:
             f"{100 * planned.utilization.low:.0f} to {100 * planned.utilization.high:.0f} %."
         ]
     if not past:
-        return ["No finished run in this store to compare with: the range is an assumption, for a machine at rest."]
+        return ["No finished run in this store to compare with: the range is that of benchmarks/speed/plan.py."]
     rows = tuple(
         (
             short_id(one.run_id),
