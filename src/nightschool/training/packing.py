@@ -59,7 +59,7 @@ def pack(sequences: Sequence[Sequence[int]], token_budget: int = TOKEN_BUDGET) -
     packs as they fit, and its trunk is repeated in each; so it is with a tree's branches as with the forest's trees,
     which share nothing. The result does not depend on the order of `sequences`, except for `rows`.
 
-    Edge: a single sequence longer than the budget gets a pack of its own.
+    Edge: a single sequence longer than the budget gets a pack of its own, with those that are its beginnings.
     """
     if any(not len(sequence) for sequence in sequences):
         raise InputError("A sequence has no tokens.", "Nothing can be predicted from it.", "Leave it out.")
@@ -101,11 +101,14 @@ def _close(stack: list[tuple[int, list[_Part]]], depth: int, budget: int) -> Non
 
 
 def _joined(parts: list[_Part], trunk: int, budget: int) -> list[_Part]:
-    """Parts that begin with the same `trunk` tokens in as few as fit the budget: first fit, the largest first."""
+    """Parts that begin with the same `trunk` tokens in as few as fit the budget: first fit, the largest first.
+
+    Edge: what adds no token, as a session's earlier turns do to its last, joins even a part beyond the budget.
+    """
     bins: list[_Part] = []
     for part in sorted(parts, key=lambda part: -part.num_tokens):
         own = part.num_tokens - trunk
-        at = next((i for i, one in enumerate(bins) if one.num_tokens + own <= budget), None)
+        at = next((i for i, one in enumerate(bins) if not own or one.num_tokens + own <= budget), None)
         if at is None:
             bins.append(part)
         else:
