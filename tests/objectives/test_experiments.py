@@ -63,6 +63,7 @@ def test_all_are_tried() -> None:
     assert found == {*SMALL, "critic_cost"}  # that one starts processes: see below
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_an_experiment_plays_tells_and_draws(experiments: None, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     module = importlib.import_module(name)
@@ -74,6 +75,7 @@ def test_an_experiment_plays_tells_and_draws(experiments: None, monkeypatch: pyt
     check(module, seeds)
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_critic_is_told_of_one_window(experiments: None, tmp_path: Path) -> None:
     module = importlib.import_module("critic_cost")
     module.make_model(tmp_path, 0)
