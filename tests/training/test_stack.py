@@ -146,6 +146,13 @@ def test_recurrent_layers_get_their_sequences_one_by_one(tmp_path: Path) -> None
     assert sorted(one.rows for one in packs) == [(0,), (1,)]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nor_do_layers_of_both_kinds_share_a_forward_in_any_precision(dtype: torch.dtype, tmp_path: Path) -> None:
+    """A random one leaks so little that in bfloat16 its numbers alone would pass."""
+    made(tmp_path / "model", "RecurrentGemma", lru_width=32, attention_window_size=64)
+    assert body_of(load_base(tmp_path / "model", dtype, "cpu")).tree is None
+
+
 def test_a_window_matters_only_to_sequences_longer_than_it(tmp_path: Path) -> None:
     base = made(tmp_path / "model", "Mistral", sliding_window=20, head_dim=8)
     body = body_of(base)

@@ -1,8 +1,9 @@
 """Which forward computes a network's hidden states over a pack, decided by trying.
 
 The network's own attention over each sequence alone is the truth. `Stack` and, failing that, the network's layers with
-tree attention are taken if they give the same on a small tree. What can do neither (recurrent layers would read their
-siblings), and what looks back through a window that is shorter than a sequence, gets its sequences one by one.
+tree attention are taken if they give the same on a small tree. What can do neither, and what looks back through a window
+that is shorter than a sequence, gets its sequences one by one. Recurrent layers would read their siblings, and in half
+precision so little of them that no trial tells: they are known by their modules.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraModel
@@ -96,7 +97,15 @@ class Layers:
 def _candidates(base: BaseModel, lora: LoraModel, keep_bytes: int) -> Iterator[Forward]:
     if (stack := Stack.of(base.network, keep_bytes)) is not None:
         yield stack
-    yield Layers(base, lora, tree=True)
+    if _attends(base.network.base_model):
+        yield Layers(base, lora, tree=True)
+
+
+def _attends(body: Any) -> bool:
+    """Whether every layer mixes tokens by attention, and none by a convolution."""
+    layers = getattr(body, "layers", ())
+    named = all(any("att" in name for name, _ in layer.named_children()) for layer in layers)
+    return len(layers) > 0 and named and not any(isinstance(module, nn.Conv1d) for module in body.modules())
 
 
 def _probe(vocabulary: int) -> list[list[int]]:
