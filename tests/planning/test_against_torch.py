@@ -10,9 +10,8 @@ from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig
 from nightschool.models.shapes import read_shape
 from nightschool.objectives.catalog import find_objective
-from nightschool.planning.memory import CHUNK_ROWS, KEEP_BYTES, ROWS, TILE, kept_per_token
+from nightschool.planning.memory import kept_per_token
 from nightschool.planning.operations import Tokens, forward_operations, training_operations
-from nightschool.training import logprobs, stack
 from nightschool.training.attention import TreePlan
 from nightschool.training.layer import Kept
 from nightschool.training.local import POLICY, LocalBackend
@@ -84,8 +83,3 @@ def test_what_is_kept_for_the_gradient(backend, samples, folder):
     _, passed = layers.forward(one, POLICY, keeps=True)
     found = [kept.num_bytes for kept in passed.kept if isinstance(kept, Kept)]
     assert found == [one.num_tokens * kept_per_token(read_shape(folder), 4)] * 2
-
-
-def test_the_trainer_has_the_limits_that_are_planned_with():
-    assert (KEEP_BYTES, ROWS) == (stack.KEEP_BYTES, stack.ROWS)
-    assert (CHUNK_ROWS, TILE) == (logprobs.CHUNK_ROWS, logprobs.TILE)

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from trees import tree_mask
 
 from nightschool.models.attention import grouped_attention
 from nightschool.training.attention import BLOCK, TreePlan, subtree_ends, tree_attention
@@ -32,7 +33,7 @@ def test_values_and_gradients_are_those_of_a_dense_mask(lengths: list[int]) -> N
     shapes = ((1, 6, one.num_tokens, 8), (1, 2, one.num_tokens, 8), (1, 2, one.num_tokens, 8))
     q, k, v = (torch.randn(shape, requires_grad=True) for shape in shapes)
     wanted = torch.randn(1, one.num_tokens, 6, 8)
-    mask = torch.from_numpy(one.tree_mask())[None, None]
+    mask = torch.from_numpy(tree_mask(one.parents))[None, None]
     found, _ = tree_attention(torch.nn.Module(), q, k, v, None, 0.3, tree=plan)
     dense, _ = grouped_attention(torch.nn.Module(), q, k, v, mask, 0.3)
     assert (found - dense).abs().max() < 1e-5

@@ -137,7 +137,3 @@ def _check_shape(name: str, row: Json, material: Material) -> None:
         raise wrong(name, "its feedback has no words")
     if not isinstance(row.get("tools") or [], list):
         raise wrong(name, "its tools are not a list")
-
-
-def _are_messages(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(message, dict) for message in value)

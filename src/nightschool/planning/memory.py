@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 
 from nightschool.models.shapes import Shape
 from nightschool.planning.operations import factors, num_adapter_weights
+from nightschool.training.limits import CHUNK_ROWS, KEEP_BYTES, ROWS, TILE
 
-KEEP_BYTES = 2 << 30  # of activations; layers beyond keep their input alone, and are computed once more
-ROWS = 2048  # at a time between two products, on a processor
-CHUNK_ROWS, TILE = 256, 4096  # places and tokens of the vocabulary at a time
 FLOAT32 = 4
 PER_ADAPTER_WEIGHT = 4 * FLOAT32  # the weight, its gradient, Adam's two moments
 ITEM_BYTES = {"bfloat16": 2, "float32": 4}

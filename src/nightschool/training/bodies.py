@@ -1,9 +1,9 @@
 """Which forward computes a network's hidden states over a pack, decided by trying.
 
 The network's own attention over each sequence alone is the truth. `Stack` and, failing that, the network's layers with
-tree attention are taken if they give the same on a small tree. What can do neither, and what looks back through a window
-that is shorter than a sequence, gets its sequences one by one. Recurrent layers would read their siblings, and in half
-precision so little of them that no trial tells: they are known by their modules.
+tree attention are taken if they give the same on a small tree. What can do neither, and what looks back through a
+window that is shorter than a sequence, gets its sequences one by one. Recurrent layers would read their siblings, and
+in half precision so little of them that no trial tells: they are known by their modules.
 """
 
 from __future__ import annotations

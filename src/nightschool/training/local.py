@@ -24,10 +24,10 @@ from nightschool.training.adam import Adam
 from nightschool.training.backend import AdamConfig, Identity, LossReport, NotFiniteError, StepReport
 from nightschool.training.bodies import Body
 from nightschool.training.critic import CRITIC, MOMENTS, Critic
+from nightschool.training.limits import KEEP_BYTES, TOKEN_BUDGET
 from nightschool.training.logprobs import Head, likeliest, normalizers, target_logprobs, top_logprobs
 from nightschool.training.losses.mixing import TOP_IDS, count, total_loss
-from nightschool.training.packing import TOKEN_BUDGET, Pack
-from nightschool.training.stack import KEEP_BYTES
+from nightschool.training.packing import Pack
 from nightschool.types import Json, Sample
 
 POLICY = "policy"

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nightschool.models.products import Product, Pullback, can_pack, rows_of
-
-CHUNK_ROWS = 256
-TILE = 4096  # tokens of the vocabulary at a time: with the rows above, 2 MB of logits in bfloat16
+from nightschool.training.limits import CHUNK_ROWS, TILE
 
 
 class Head:

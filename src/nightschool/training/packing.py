@@ -3,7 +3,7 @@
 Sequences that begin alike (one system prompt, the turns of one session, a group of rollouts) form a trie.
 A `Pack` holds some of its branches flattened in depth-first order: a parent always comes before its
 children, a token attends to its ancestors and itself, and its position is its depth. One forward over a
-pack with `tree_mask` and `position_ids` gives what one padded row per sequence would give.
+pack with such attention and `position_ids` gives what one padded row per sequence would give.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nightschool.errors import InputError
-
-TOKEN_BUDGET = 4096
+from nightschool.training.limits import TOKEN_BUDGET
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +33,6 @@ class Pack:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
-
-    def tree_mask(self) -> np.ndarray:
-        """(T, T), True where the row's token may look at the column's: its ancestors and itself."""
-        visible = np.eye(self.num_tokens, dtype=bool)
-        for node, parent in enumerate(self.parents):
-            if parent >= 0:
-                visible[node] |= visible[parent]
-        return visible
 
 
 @dataclass(frozen=True, slots=True)

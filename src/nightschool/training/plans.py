@@ -13,6 +13,7 @@ from nightschool.objectives.catalog import find_objective
 from nightschool.objectives.loss import Material, Objective
 from nightschool.training.backend import AdamConfig
 from nightschool.training.drift import DriftRule
+from nightschool.training.limits import TOKEN_BUDGET
 from nightschool.training.loop import LoopConfig
 from nightschool.training.runs import Run
 
@@ -33,7 +34,7 @@ class BackendConfig:
     dtype: NumberFormat = NumberFormat.AUTO
     rank: int = 16
     alpha: int = 32
-    token_budget: int = 4096
+    token_budget: int = TOKEN_BUDGET
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,9 @@ from transformers import PreTrainedModel
 from nightschool.models.products import can_pack
 from nightschool.training.attention import TreePlan
 from nightschool.training.layer import DOWN, GATED, HEAD_NORMS, NORMS, OUT, QKV, Kept, Layer, Norm, Rotation, Step
+from nightschool.training.limits import KEEP_BYTES, ROWS
 from nightschool.training.packing import Pack
 from nightschool.training.projections import Factors
-
-ROWS = 2048  # at a time between two products: fewer cost more calls than they save memory
-KEEP_BYTES = 2 << 30
 
 
 class Stack:
