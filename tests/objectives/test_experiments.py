@@ -76,10 +76,10 @@ def test_an_experiment_plays_tells_and_draws(experiments: None, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_the_cost_of_a_critic_is_told_of_one_window(experiments: None, tmp_path: Path) -> None:
+def test_the_cost_of_a_critic_is_told_of_one_window(experiments: None) -> None:
     module = importlib.import_module("critic_cost")
-    module.make_model(tmp_path, 0)
-    found = {name: module.window(name, tmp_path, 0) for name in module.ARMS}
+    found = module.play(0)  # in fresh processes: in this one the heap of earlier tests would hold all of a window
+    assert all(parts["peak, MB"] > 0 for parts in found.values())
     check(module, [found, found])
     # policy and critic: twice the adapters and moments
     assert found["PPO, the same replies"]["state, MB"] / found["GRPO"]["state, MB"] == pytest.approx(2, rel=0.05)
