@@ -84,8 +84,6 @@ def twice(path, count=16):
         ("dro", thumbs),
         ("rft", thumbs),
         ("oapl", thumbs),
-        ("hindsight", words),
-        ("sdpo", words),
         ("grpo", twice),
         ("dapo", twice),
         ("ppo", thumbs),
@@ -153,3 +151,12 @@ def test_a_refusal_names_what_tells_of_the_same_rows(run, base, tmp_path):
     assert told.document["refusal"]["next"] == f"nightschool objectives --data {path}"
     told = run("objectives", "--data", str(thumbs(tmp_path / "thumbs.jsonl")), "--agent", "shop")
     assert f"nightschool train --objective oapl --data {tmp_path / 'thumbs.jsonl'}" in told.err
+
+
+@pytest.mark.parametrize("objective", ["hindsight", "sdpo"])
+def test_words_alone_teach_nobody_until_their_teacher_is_audited(base, tiny, tmp_path, objective):
+    told = base("train", "--objective", objective, "--data", str(words(tmp_path / "data.jsonl")), "--model", str(tiny))
+    assert (told.code, told.document["kind"]) == (4, "refusal")
+    said = told.document["refusal"]
+    assert "come from 0 people" in said["why"]
+    assert said["next"] == "nightschool train --objective bco --data FILE --agent shop"

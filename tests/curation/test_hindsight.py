@@ -7,7 +7,17 @@ import pytest
 from tiny import write_tiny_tokenizer
 from traffic import fix_splits, record_turn, say
 
-from nightschool.curation.hindsight import OTHER_TEMPLATE, Views, hinted, load_views
+from nightschool.curation.hindsight import (
+    CORRECTIONS,
+    OTHER_TEMPLATE,
+    PLAIN,
+    TEXTS,
+    Views,
+    another_s,
+    hinted,
+    load_views,
+    written_views,
+)
 from nightschool.rendering.renderer import Renderer
 from nightschool.store.database import Store
 from nightschool.types import FeedbackKind, Json
@@ -72,6 +82,7 @@ def test_words_about_a_session_are_about_its_main_branch_and_a_correction_says_w
     found = views(store, renderer)
     assert found.teachers
     assert all("It should have been: It is on its way." in renderer.decode(t.token_ids) for t in found.teachers)
+    assert all(one.wanted == "It is on its way." and one.slices == (CORRECTIONS, PLAIN) for one in found.told)
 
 
 def test_a_prompt_that_our_template_renders_differently_is_left_out(store: Store, renderer: Renderer) -> None:
@@ -92,3 +103,49 @@ def test_the_words_stand_behind_what_the_user_said_last() -> None:
     assert made[1]["content"].startswith("Where is order 7?\n\n")
     assert made[1]["content"].count("x") == 2000
     assert hinted(ASKED[:1], "words") is None
+
+
+def test_a_reply_s_label_is_what_was_said_otherwise_and_a_placebo_tells_another_s_words(
+    store: Store, renderer: Renderer
+) -> None:
+    said = {}
+    for i in range(12):
+        exchange = recorded(store, renderer, f"s{i}")
+        said[exchange] = f"That did not help, number {i}."
+        say(store, FeedbackKind.TEXT, said[exchange], exchange=exchange)
+        if i % 3 < 2:  # one on the exchange, one on its session, one nowhere
+            target = {"exchange": exchange} if i % 3 == 0 else {"session": f"s{i}"}
+            say(store, FeedbackKind.THUMB, i % 2 == 0, **target)
+    found = views(store, renderer)
+    numbers = {exchange: i for i, exchange in enumerate(said)}
+    expected = {name: None if i % 3 == 2 else float(i % 2 == 0) for name, i in numbers.items()}
+    assert [student.reward for student in found.students] == [expected[student.id] for student in found.students]
+    assert [one.id for one in found.placebos] == [one.id for one in found.students] == [one.id for one in found.told]
+    for placebo, one in zip(found.placebos, found.told, strict=True):
+        text = renderer.decode(placebo.token_ids)
+        assert said[placebo.id] not in text
+        assert any(words in text for words in said.values())
+        assert one.slices == (TEXTS, PLAIN)
+        assert one.wanted is None
+    assert len({one.principal for one in found.told}) == len(found.told)
+
+
+def test_a_placebo_is_of_somebody_else() -> None:
+    names, people = ["a", "b", "c", "d"], ["ann", "ann", "bob", "bob"]
+    others = another_s(names, people)
+    assert all(other is not None and people[other] != people[place] for place, other in enumerate(others))
+    assert others == another_s(names, people)
+    assert another_s(["a", "b"], ["ann", "ann"]) == [None, None]
+    assert another_s([], []) == []
+
+
+def test_rows_of_a_file_may_say_how_they_were_judged(renderer: Renderer) -> None:
+    row: Json = {
+        "prompt": ASKED,
+        "completion": [{"role": "assistant", "content": REPLY}],
+        "feedback": "That did not help.",
+    }
+    found = written_views([("line 1", {**row, "label": True}), ("line 2", {**row, "feedback": "No."})], renderer)
+    assert [student.reward for student in found.students] == [1.0, None]
+    assert "No." in renderer.decode(found.placebos[0].token_ids)
+    assert [one.principal for one in found.told] == ["line 1", "line 2"]

@@ -14,7 +14,7 @@ from nightschool.errors import InputError, InterruptedRun, RefusedError
 from nightschool.objectives.regression import SQUARED
 from nightschool.training.backend import AdamConfig, Identity, LossReport, StepReport
 from nightschool.training.drift import DriftRule, choose_watched
-from nightschool.training.loop import Course, LoopConfig, Now, as_seen, run_loop
+from nightschool.training.loop import Course, Inspection, LoopConfig, Now, as_seen, run_loop
 from nightschool.training.loop import plan_batches as plan
 from nightschool.training.states import find_checkpoint
 from nightschool.types import Sample
@@ -272,3 +272,40 @@ def test_what_a_teacher_says_stands_where_the_sample_has_the_token() -> None:
     ]
     with pytest.raises(InputError, match="other tokens"):
         as_seen([student], [replace(teacher, token_ids=(1, 8, 7))], [(None, -0.5, -0.25)])
+
+
+class Looks:
+    """Finds nothing until the step `bad`; looks every second step, and at the end of a window."""
+
+    def __init__(self, bad: int) -> None:
+        self.bad = bad
+        self.seen: list[int] = []
+
+    def begin(self) -> None:
+        self.seen.append(0)
+
+    def after(self, step: int, last: bool, drift: float | None) -> Inspection | None:
+        if step % 2 and not last:
+            return None
+        assert drift is None
+        self.seen.append(step)
+        return Inspection({"markers": 1.0 / step}, "doubt is lost" if step >= self.bad else None)
+
+
+def test_a_run_that_is_stopped_by_a_look_goes_back_to_the_last_good_one(tmp_path: Path) -> None:
+    backend, notes, looks = OneNumber(), Notes(), Looks(bad=5)
+    outcome = run_loop(backend, course(windows=2, watched=False), tmp_path / "w", notes, looks)
+    # six steps a window: looked at before 1, after 2, 4 and 6, which ends the run, and no second window begins
+    assert looks.seen == [0, 2, 4, 6]
+    assert (outcome.steps, len(outcome.windows)) == (6, 1)
+    assert outcome.windows[0]["ended"] == "doubt is lost"
+    assert outcome.windows[0]["went_back_to_step"] == 4
+    assert backend.value == pytest.approx(0.8)  # four steps of 0.2
+    assert [now.metrics.get("markers") for now in notes.told] == [None, 0.5, None, 0.25, None, pytest.approx(1 / 6)]
+    assert json.loads((tmp_path / "w" / "window-2" / "value.json").read_text()) == pytest.approx(0.8)
+
+
+def test_the_first_look_may_send_a_run_back_to_its_start(tmp_path: Path) -> None:
+    backend = OneNumber()
+    outcome = run_loop(backend, course(watched=False), tmp_path / "w", Notes(), Looks(bad=1))
+    assert (outcome.steps, outcome.windows[0]["went_back_to_step"], backend.value) == (2, 0, 0.0)

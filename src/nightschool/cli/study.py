@@ -42,6 +42,7 @@ PAST = {
     "asking the teacher": "Asked the teacher",
     "scoring under the fixed reference": "Scored under the fixed reference",
     "loading the model": "Loaded the model",
+    "auditing the teacher": "Audited the teacher",
     "studying": "Studied",
     "installing the adapter": "Installed the adapter",
 }
@@ -116,6 +117,8 @@ def told(store: Store, run: Run, watched: Watched) -> Answer:
         ("rows", f"{summary['train']} trained, {summary['held_out']} held out"),
     ]
     rows += [("window", f"{plural(window['steps'], 'step')}: {window['ended']}") for window in summary["windows"]]
+    known = (("teacher", "teacher_audit"), ("watch", "watch"))
+    rows += [(name, summary[key]["sentence"]) for name, key in known if key in summary]
     data = {
         "run": run.id,
         "agent": run.agent,

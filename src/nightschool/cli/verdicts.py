@@ -49,11 +49,13 @@ def verdict_answer(store: Store, verdict_id: str) -> Answer:
     report = data["report"]
     tables = tuple(_table(group, report.get("inputs", {})) for group in suite_groups(report["suites"]))
     statement = report["rule"].get("statement", "")
+    study = report.get("study") or {}
+    seen = tuple(study[name]["sentence"] for name in ("teacher_audit", "watch") if name in study)
     return Answer(
         "verdict",
         data["sentence"],
         data,
-        (*tables, statement) if statement else tables,
+        (*tables, *seen, statement) if statement else (*tables, *seen),
         _next(decision, data),
         EXIT_CODES[decision],
         statement,

@@ -26,7 +26,7 @@ from nightschool.valuation.reliability import notes
 DAY_S = 86_400.0
 SILENT_ROWS = 64
 TRAINED, TRAINED_TEXT = "trained", "trained on its text"
-USES = ("train", "held_out", "teacher")
+USES = ("train", "held_out", "teacher", "placebo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class Dataset:
 
     `held_out` rows are never trained on: first those of the select split, then the newest training rows
     without feedback; a row without reward measures drift only. `lines` covers every exchange that was considered.
-    `teachers` are views of training rows, by their ids, that end in the same tokens behind another prompt.
+    `teachers` are views of training rows, by their ids, that end in the same tokens behind another prompt; `placebos`
+    the same behind the words about another row. `told` are facts about rows that have teachers.
     """
 
     agent: str
@@ -81,10 +82,23 @@ class Dataset:
     lines: tuple[Line, ...]
     summary: Json
     teachers: tuple[Sample, ...] = ()
+    placebos: tuple[Sample, ...] = ()
+    told: tuple[Told, ...] = ()
 
     @property
     def rows(self) -> Rows:
-        return Rows(self.train, self.held_out, self.teachers)
+        return Rows(self.train, self.held_out, self.teachers, self.placebos)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A row with words about it: whose session it is of, which kinds of replies and words it is one of, and what it
+    should have been, where somebody wrote that."""
+
+    id: str
+    principal: str
+    slices: tuple[str, ...]
+    wanted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +108,7 @@ class Rows:
     train: tuple[Sample, ...]
     held_out: tuple[Sample, ...] = ()
     teachers: tuple[Sample, ...] = ()
+    placebos: tuple[Sample, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -107,7 +122,7 @@ class Rows:
         """The rows of a dataset file."""
         return [
             row_of(sample, use)
-            for use, samples in zip(USES, (self.train, self.held_out, self.teachers), strict=True)
+            for use, samples in zip(USES, (self.train, self.held_out, self.teachers, self.placebos), strict=True)
             for sample in samples
         ]
 

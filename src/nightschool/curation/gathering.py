@@ -62,9 +62,10 @@ def from_file(path: Path, wanted: Wanted, objective: Objective, renderer: Render
     """
     material = objective.material
     if material == Material.WORDS:
-        students, teachers = written_views(read_rows(path, material), renderer)
-        told: Json = {"file": path.name, "train": len(students)}
-        return Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(students), (), (), told, tuple(teachers))
+        views = written_views(read_rows(path, material), renderer)
+        told: Json = {"file": path.name, "train": len(views.students)}
+        empty = Dataset(wanted.agent, wanted.anchor, wanted.as_of, views.students, (), (), told)
+        return replace(empty, teachers=views.teachers, placebos=views.placebos, told=views.told)
     written = read_written(path, material.shape, renderer)
     drawn = [sample for sample in written if FAILED not in sample.annotations]
     samples = [replace(sample, policy_version=sample.policy_version or wanted.anchor) for sample in drawn]
@@ -111,7 +112,7 @@ def _written_down(
 
 def _with_words(conn: sa.Connection, tenant: str, wanted: Wanted, renderer: Renderer) -> Dataset:
     """Replies with words about them; sessions that nothing is learned from tell how far the policy drifts."""
-    views = load_views(conn, tenant, wanted.agent, renderer)
+    views = load_views(conn, tenant, wanted.agent, renderer, wanted.rule.noise_rate)
     if not views.students:
         why = ", ".join(f"{count} {reason}" for reason, count in views.left_out.most_common(3))
         raise TooLittleDataError(
@@ -134,9 +135,8 @@ def _with_words(conn: sa.Connection, tenant: str, wanted: Wanted, renderer: Rend
         replace(sample, token_annotations={}) for sample in judged.held_out if sessions.get(sample.id) not in learned
     )
     summary: Json = {"train": len(views.students), "left_out": dict((+views.left_out).most_common())}
-    return replace(
-        judged, train=views.students, held_out=held_out, lines=tuple(lines), summary=summary, teachers=views.teachers
-    )
+    judged = replace(judged, train=views.students, held_out=held_out, lines=tuple(lines), summary=summary)
+    return replace(judged, teachers=views.teachers, placebos=views.placebos, told=views.told)
 
 
 def _of_version(dataset: Dataset, version: str) -> Dataset:

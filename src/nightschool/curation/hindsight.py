@@ -1,19 +1,23 @@
-"""Replies that somebody put into words, each twice: as it was given, and behind a prompt that tells those words.
+"""Replies that somebody put into words, each as it was given, and behind a prompt that tells those words.
 
-The second is a teacher's view of the first. Both end in the same tokens; only what stands before them differs.
+The second is a teacher's view of the first. Both end in the same tokens; only what stands before them differs. A third
+view, the placebo, tells the words about another reply: what it changes, no teacher has read.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
+from nightschool.curation.dataset import Told
 from nightschool.curation.written import render_reply
 from nightschool.errors import InputError
 from nightschool.feedback.record import current_view
+from nightschool.feedback.reward import RewardRule, combine
 from nightschool.imports.paths import Session, each_session, why_not
 from nightschool.objectives.legality import TEXT_ONLY, reason_against
 from nightschool.rendering.renderer import Renderer
@@ -24,51 +28,88 @@ MAX_CHARS = 2000  # of what was said: a prompt must stay a prompt
 TOLD = "\n\nAbout an earlier answer to this, somebody said:\n{words}\nAnswer with that in mind."
 SHOULD = "It should have been: {words}"
 OTHER_TEMPLATE = "its prompt is rendered differently here"
+TEXTS, CORRECTIONS = "texts", "corrections"
+CALLS, PLAIN = "replies with tool calls", "replies in words"
 
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """`students` and their `teachers` by the id of the exchange; and why other exchanges with words are in neither."""
+    """`students` and their `teachers` and `placebos` by the id of the exchange, with what is known of each in `told`;
+    and why other exchanges with words are in neither. A student's `reward` is what people said of it otherwise."""
 
     students: tuple[Sample, ...]
     teachers: tuple[Sample, ...]
+    placebos: tuple[Sample, ...]
+    told: tuple[Told, ...]
     sessions: dict[str, str]
     left_out: Counter[str]
 
 
-def load_views(conn: sa.Connection, tenant: str, agent: str, renderer: Renderer) -> Views:
-    """Every reply of the agent with words about it, or about the session whose main branch it is on."""
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """An exchange with words about it. `items` is all that was said about it or its session."""
+
+    exchange: Exchange
+    words: str
+    session_id: str
+    items: tuple[Feedback, ...]
+
+
+def load_views(
+    conn: sa.Connection, tenant: str, agent: str, renderer: Renderer, noise_rate: float | None = None
+) -> Views:
+    """Every reply of the agent with words about it, or about the session whose main branch it is on. `noise_rate`: of
+    thumbs, as in `RewardRule`; words are no judgement here."""
     left_out: Counter[str] = Counter()
-    students: list[Sample] = []
+    said: list[_Said] = []
     teachers: list[Sample] = []
-    sessions: dict[str, str] = {}
     for session in each_session(conn, tenant, agent):
-        for exchange, words in _told(session):
-            reason = why_not(session, exchange) or _why_no_tokens(exchange)
-            hint = None if reason else _with_words(exchange, words, renderer)
+        for one in _told(session):
+            reason = why_not(session, one.exchange) or _why_no_tokens(one.exchange)
+            hint = None if reason else _with_words(one.exchange, one.words, renderer)
             if hint is None:
                 left_out[reason or OTHER_TEMPLATE] += 1
                 continue
-            sessions[exchange.id] = session.id
-            students.append(_ending_in_reply(exchange, exchange.prompt_ids or ()))
-            teachers.append(_ending_in_reply(exchange, hint))
-    return Views(tuple(students), tuple(teachers), sessions, left_out)
+            said.append(one)
+            teachers.append(_ending_in_reply(one.exchange, hint))
+    judge = RewardRule(noise_rate)
+    students = (
+        replace(_ending_in_reply(one.exchange, one.exchange.prompt_ids or ()), reward=combine(one.items, judge).value)
+        for one in said
+    )
+    others = another_s([one.exchange.id for one in said], [one.exchange.principal for one in said])
+    placebos = (
+        _ending_in_reply(one.exchange, _behind(one.exchange, said[other].words, renderer))
+        for one, other in zip(said, others, strict=True)
+        if other is not None
+    )
+    return Views(
+        tuple(students),
+        tuple(teachers),
+        tuple(placebos),
+        tuple(map(_facts, said)),
+        {one.exchange.id: one.session_id for one in said},
+        left_out,
+    )
 
 
-def written_views(rows: Iterable[tuple[str, Json]], renderer: Renderer) -> tuple[list[Sample], list[Sample]]:
-    """Students and teachers of named rows {prompt, completion, feedback}.
+def written_views(rows: Iterable[tuple[str, Json]], renderer: Renderer) -> Views:
+    """Views of named rows {prompt, completion, feedback, label?}; each is its own principal's.
 
     Raises:
         InputError: a prompt has no user.
     """
-    students, teachers = [], []
-    for name, row in rows:
-        prompt = hinted(row["prompt"], row["feedback"])
-        if prompt is None:
-            raise InputError(f"The data cannot be used: {name}.", "Its prompt has no message of a user.", "Correct it.")
-        students.append(render_reply(row, row["completion"], renderer, name))
-        teachers.append(render_reply({**row, "prompt": prompt}, row["completion"], renderer, name))
-    return students, teachers
+    found = list(rows)
+    others = another_s([name for name, _ in found], [name for name, _ in found])
+    students, teachers, placebos = [], [], []
+    for (name, row), other in zip(found, others, strict=True):
+        student = render_reply(row, row["completion"], renderer, name)
+        students.append(replace(student, reward=float(row["label"])) if isinstance(row.get("label"), bool) else student)
+        teachers.append(_written(name, row, row["feedback"], renderer))
+        if other is not None:
+            placebos.append(_written(name, row, found[other][1]["feedback"], renderer))
+    told = (Told(name, name, (TEXTS, _kind(row["completion"][0]))) for name, row in found)
+    return Views(tuple(students), tuple(teachers), tuple(placebos), tuple(told), {}, Counter())
 
 
 def hinted(messages: Sequence[Json], words: str) -> tuple[Json, ...] | None:
@@ -80,23 +121,56 @@ def hinted(messages: Sequence[Json], words: str) -> tuple[Json, ...] | None:
     return (*messages[:last], {**messages[last], "content": text}, *messages[last + 1 :])
 
 
-def _told(session: Session) -> Iterator[tuple[Exchange, str]]:
+def another_s(names: Sequence[str], principals: Sequence[str]) -> list[int | None]:
+    """For each row the place of another one, of another principal, in an order that only the names decide; `None` where
+    all are one principal's."""
+    order = sorted(range(len(names)), key=lambda place: hashlib.sha256(names[place].encode()).digest())
+    found: list[int | None] = [None] * len(names)
+    for rank, place in enumerate(order):
+        following = (order[(rank + step) % len(order)] for step in range(1, len(order)))
+        found[place] = next((other for other in following if principals[other] != principals[place]), None)
+    return found
+
+
+def _told(session: Session) -> Iterator[_Said]:
     """Exchanges with what was said about them, in words; what was said about the whole goes to its main branch."""
-    whole = _words(session.about(None))
+    about = tuple(session.about(None))
+    whole = _words(about)
     on_main = set() if session.main is None else {exchange.id for exchange in session.main.calls.values()}
     for exchange in session.exchanges:
-        words = _words(session.about(exchange.id)) or (whole if exchange.id in on_main else "")
+        own, shared = tuple(session.about(exchange.id)), about if exchange.id in on_main else ()
+        words = _words(own) or (whole if exchange.id in on_main else "")
         if words:
-            yield exchange, words
+            yield _Said(exchange, words, session.id, own if _judged(own) else (*own, *shared))
+
+
+def _judged(items: Sequence[Feedback]) -> bool:
+    return any(item.kind in (FeedbackKind.OUTCOME, FeedbackKind.THUMB) for item in items)
 
 
 def _words(items: Sequence[Feedback]) -> str:
     said = []
     for item in current_view(items):
-        text = content_text(item.value.get("content")) if isinstance(item.value, dict) else item.value
-        if isinstance(text, str) and text.strip() and item.kind in (FeedbackKind.TEXT, FeedbackKind.CORRECTION):
+        text = _text(item)
+        if text.strip() and item.kind in (FeedbackKind.TEXT, FeedbackKind.CORRECTION):
             said.append(SHOULD.format(words=text) if item.kind == FeedbackKind.CORRECTION else text)
     return "\n".join(said)
+
+
+def _text(item: Feedback) -> str:
+    text = content_text(item.value.get("content")) if isinstance(item.value, dict) else item.value
+    return text if isinstance(text, str) else ""
+
+
+def _facts(one: _Said) -> Told:
+    corrections = [_text(item) for item in current_view(one.items) if item.kind == FeedbackKind.CORRECTION]
+    wanted = next((text for text in reversed(corrections) if text.strip()), None)
+    kinds = (TEXTS if wanted is None else CORRECTIONS, _kind(one.exchange.choices[0].message))
+    return Told(one.exchange.id, one.exchange.principal, kinds, wanted)
+
+
+def _kind(message: Json) -> str:
+    return CALLS if message.get("tool_calls") else PLAIN
 
 
 def _why_no_tokens(exchange: Exchange) -> str | None:
@@ -109,8 +183,18 @@ def _with_words(exchange: Exchange, words: str, renderer: Renderer) -> tuple[int
     """The ids of the prompt with the words in it; `None` where our template does not render the recorded prompt."""
     if tuple(renderer.prompt_ids(exchange.messages, exchange.tools)) != exchange.prompt_ids:
         return None
-    messages = hinted(exchange.messages, words)
-    return None if messages is None else tuple(renderer.prompt_ids(messages, exchange.tools))
+    return None if hinted(exchange.messages, words) is None else _behind(exchange, words, renderer)
+
+
+def _behind(exchange: Exchange, words: str, renderer: Renderer) -> tuple[int, ...]:
+    return tuple(renderer.prompt_ids(hinted(exchange.messages, words) or (), exchange.tools))
+
+
+def _written(name: str, row: Json, words: str, renderer: Renderer) -> Sample:
+    prompt = hinted(row["prompt"], words)
+    if prompt is None:
+        raise InputError(f"The data cannot be used: {name}.", "Its prompt has no message of a user.", "Correct it.")
+    return render_reply({**row, "prompt": prompt}, row["completion"], renderer, name)
 
 
 def _ending_in_reply(exchange: Exchange, prompt_ids: Sequence[int]) -> Sample:

@@ -31,6 +31,19 @@ CURVES = (
         "nats per reply",
         (("held_out_good", "replies rated good"), ("held_out_bad", "replies rated bad")),
     ),
+    Curve(
+        "Markers of doubt",
+        "per 1,000 tokens",
+        (("markers", "whole words"), ("markers_anywhere", "anywhere in a word")),
+    ),
+    Curve(
+        "Questions of another kind",
+        "",
+        (("other_success", "right"), ("other_confidence", "confidence")),
+    ),
+    Curve("Entropy of drawn replies", "nats per token", (("reply_entropy", "entropy"),)),
+    Curve("Length of drawn replies", "tokens", (("reply_tokens", "tokens"),)),
+    Curve("Likeness of drawn replies", "ROUGE-L", (("similarity", "likeness"),), (("similarity", "alarm"),)),
     Curve("Gradient norm", "", (("grad_norm", "gradient norm"),)),
     Curve("Tokens per second", "", (("tokens_per_s", "tokens per second"),)),
 )

@@ -30,6 +30,7 @@ from nightschool.dashboard.queries.scope import Scope, agents
 from nightschool.dashboard.reliability import believed
 from nightschool.dashboard.series import sparkline
 from nightschool.dashboard.suites import suite_groups
+from nightschool.dashboard.taught import taught
 from nightschool.dashboard.tokens import PAGE_TOKENS, decoder, token_row
 from nightschool.errors import MissingError
 from nightschool.store.exchanges import find_exchange, find_session
@@ -37,6 +38,7 @@ from nightschool.types import Json
 
 RAW_CHARS = 100_000
 RUNNING_S, IDLE_S = 5, 30
+TOLD = ("teacher_audit", "watch")  # parts of a run's summary that have a place of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +207,9 @@ def run_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page
     drawn = {
         "plots": plots(data["metrics"], data["config"]),
         "reliability": believed((data["dataset"] or {}).get("summary", {}).get("success_model")),
+        "taught": taught(data["summary"]),
         "config": _flat(data["config"]),
-        "summary": _flat(data["summary"]),
+        "summary": _flat({name: value for name, value in (data["summary"] or {}).items() if name not in TOLD}),
     }
     every = RUNNING_S if data["state"] == "running" else IDLE_S
     title = f"Run {short_id(data['id'])}"
@@ -225,7 +228,8 @@ def verdict_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> 
     data = verdicts.verdict(conn, scope, path["id"])
     if data is None:
         raise _missing("verdict", path["id"])
-    drawn = {"groups": suite_groups(data["report"].get("suites") or [])}
+    study = taught(data["report"].get("study"))
+    drawn = {"groups": suite_groups(data["report"].get("suites") or []), "taught": study}
     title = f"Verdict on {data['candidate']['label']}"
     return Page(
         "verdict", title, data["sentence"], data, f"nightschool gate show {data['candidate']['digest'][:12]}", drawn

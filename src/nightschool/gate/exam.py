@@ -14,6 +14,7 @@ from nightschool.gate import decision, spending
 from nightschool.gate.evidence import Evidence, gather
 from nightschool.gate.reading import FALLS
 from nightschool.gate.rule import SUCCESS, ExamRule, SuiteRule, default_rule, rule_as_json, rule_from_json
+from nightschool.gate.study import study_of, warning
 from nightschool.gate.suites import Pairs, judge, least_pairs
 from nightschool.gate.verdicts import load_verdict, save_verdict
 from nightschool.releases import aliases
@@ -148,7 +149,8 @@ def close_exam(store: Store, exam_id: str, extra_suites: Sequence[Pairs] = ()) -
     alphas = {"exam": standing.alpha, "extra": case.rule.alpha}
     rows = [judge(case.rule, s, _pairs(case, s, extra), alphas[s.source]) for s in case.rule.suites]
     suites = tuple(row.suite for row in rows)
-    verdict = _verdict(exam, *decision.decide(case.rule, suites, case.names), suites)
+    outcome, said = decision.decide(case.rule, suites, case.names)
+    verdict = _verdict(exam, outcome, said + warning(facts["study"]), suites)
     facts["inputs"] = {row.suite.name: row.inputs for row in rows}
     facts |= {"looks": list(standing.looks), "pairs": case.evidence.extremes()}
     return store.write(lambda conn: _keep(conn, store.tenant, verdict, facts))
@@ -195,6 +197,7 @@ def _read_case(conn: sa.Connection, tenant: str, exam: sa.RowMapping) -> Case:
         "as_of": as_of,
         "opened_at": exam["opened_at"],
         "earlier_exams_of_this_pair": _earlier_exams(conn, tenant, exam),
+        "study": study_of(conn, tenant, exam["candidate"]),
     }
     evidence = gather(conn, tenant, exam, as_of, running=ended)
     return Case(rule_from_json(exam["rule"]), looks, as_of, evidence, names, facts)

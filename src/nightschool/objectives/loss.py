@@ -12,6 +12,7 @@ from nightschool.types import Sample
 # Of the policy's loss tokens; a critic's, of the states before them; the policy's of given tokens in their places; the
 # log-sum-exp of its logits in the states before them, (which scores of the logits a log-probability leaves out).
 LOGPROBS, VALUES, TOP, NORMALIZERS = "logprobs", "values", "top", "normalizers"
+REPLIES = "replies"  # that it draws; no loss reads them
 
 
 class Aggregation(StrEnum):

@@ -65,6 +65,16 @@ class Identity:
     targets: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A reply that a policy drew: its tokens, the log-probability of each, and the entropy in nats of the distribution
+    that it was drawn from. It ends with the end of turn, unless it was cut off."""
+
+    ids: list[int]
+    logprobs: list[float]
+    entropies: list[float]
+
+
 class Backend(Protocol):
     """Holds one trainable adapter on one frozen base.
 
@@ -114,6 +124,13 @@ class Backend(Protocol):
     def forward_top(self, samples: Sequence[Sample]) -> list[np.ndarray]:
         """Log-probabilities of the tokens that samples name as `top_ids` in `token_annotations`, (T, k) per sample, NaN
         where no completion token stands. No gradient."""
+        ...
+
+    def draw(self, prompts: Sequence[Sequence[int]], longest: int, seed: int) -> list[Drawn]:
+        """A reply of at most `longest` tokens to each prompt, at temperature 1; the same seed gives the same.
+
+        Only where `outputs` has "replies".
+        """
         ...
 
     def optim_step(self, optimizer: AdamConfig, step_id: int) -> StepReport:

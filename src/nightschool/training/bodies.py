@@ -54,20 +54,21 @@ class Body:
 
     def packs(self, sequences: Sequence[Sequence[int]], token_budget: int) -> list[Pack]:
         """What goes through one forward together. See `packing.pack`."""
-        short = [row for row, ids in enumerate(sequences) if self._fits(len(ids))]
+        short = [row for row, ids in enumerate(sequences) if self.fits(len(ids))]
         found = pack([sequences[row] for row in short], token_budget)
         found = [replace(one, rows=tuple(short[row] for row in one.rows)) for one in found]
         for row, ids in enumerate(sequences):
-            if not self._fits(len(ids)):
+            if not self.fits(len(ids)):
                 found += [replace(one, rows=(row,)) for one in pack([ids])]
         return found
 
     def hidden(self, one: Pack, adapter: str | None) -> Tensor:
         longest = max(len(path) for path in one.places)
-        forward = self.tree if self.tree is not None and self._fits(longest) else self.alone
+        forward = self.tree if self.tree is not None and self.fits(longest) else self.alone
         return forward.hidden(one, adapter)
 
-    def _fits(self, length: int) -> bool:
+    def fits(self, length: int) -> bool:
+        """Whether sequences of that many tokens go through a forward together."""
         return self.tree is not None and (self.window is None or length <= self.window)
 
 

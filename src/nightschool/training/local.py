@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from nightschool.errors import InputError, RefusedError
 from nightschool.models.base import BaseModel
 from nightschool.models.lora import LoraConfig, LoraModel, write_adapter
-from nightschool.objectives.loss import LOGPROBS, NORMALIZERS, TOP, VALUES, Terms, couples, outputs_of
+from nightschool.objectives.loss import LOGPROBS, NORMALIZERS, REPLIES, TOP, VALUES, Terms, couples, outputs_of
 from nightschool.releases.manifest import template_digest, tokenizer_digest
 from nightschool.training import attention
 from nightschool.training.adam import Adam
-from nightschool.training.backend import AdamConfig, Identity, LossReport, NotFiniteError, StepReport
+from nightschool.training.backend import AdamConfig, Drawn, Identity, LossReport, NotFiniteError, StepReport
 from nightschool.training.bodies import Body
 from nightschool.training.critic import CRITIC, MOMENTS, Critic
+from nightschool.training.drawing import Cached, Wish, draw
 from nightschool.training.limits import KEEP_BYTES, TOKEN_BUDGET
 from nightschool.training.logprobs import Head, likeliest, normalizers, target_logprobs, top_logprobs
 from nightschool.training.losses.mixing import TOP_IDS, count, total_loss
@@ -42,7 +43,7 @@ class LocalBackend:
     one backend; `open` may be called again and again.
     """
 
-    outputs = frozenset({LOGPROBS, VALUES, TOP, NORMALIZERS})
+    outputs = frozenset({LOGPROBS, VALUES, TOP, NORMALIZERS, REPLIES})
 
     def __init__(self, base: BaseModel, config: LoraConfig, token_budget: int = TOKEN_BUDGET, seed: int = 0) -> None:
         self.base = base
@@ -135,6 +136,12 @@ class LocalBackend:
             scored = self._of_top(self.body.hidden(one, POLICY), _Targets.of(one, chosen, masks), chosen, masks)
             _spread(found, one, scored.cpu().numpy(), masks, np.nan)
         return found
+
+    def draw(self, prompts: Sequence[Sequence[int]], longest: int, seed: int) -> list[Drawn]:
+        wish = Wish(longest, seed, self.base.renderer.end_id)
+        most = max((len(prompt) for prompt in prompts), default=0) + longest
+        follow = (lambda: Cached(self.base, self._route)) if self.body.fits(most) else (lambda: self._follow)
+        return draw(prompts, follow, wish)
 
     def optim_step(self, optimizer: AdamConfig, step_id: int) -> StepReport:
         assert self.adam is not None, "open() comes first"
@@ -232,6 +239,18 @@ class LocalBackend:
             f"A batch of {num_samples} samples gave {loss}; no step was taken.",
             "Lower the learning rate, or start again from the last checkpoint.",
         )
+
+    def _route(self, num_rows: int) -> None:
+        self.lora.routing.spans = [(POLICY, 0, num_rows)]
+
+    def _follow(self, rows: list[list[int]]) -> Tensor:
+        """Logits (B, V) of what follows whole rows, for networks whose layers keep no cache that rows could share."""
+        found = [torch.empty(0)] * len(rows)
+        for one in self.body.packs(rows, self.token_budget):
+            hidden = self.body.hidden(one, POLICY)
+            for row, path in zip(one.rows, one.places, strict=True):
+                found[row] = self.head(hidden[int(path[-1])])
+        return torch.stack(found)
 
     def _packs(self, samples: Sequence[Sample]) -> list[Pack]:
         return self.body.packs([sample.token_ids for sample in samples], self.token_budget)

@@ -20,7 +20,7 @@ import numpy as np
 
 from nightschool.errors import InputError, InterruptedRun, RefusedError
 from nightschool.objectives.loss import VALUES, Anchored, Terms, outputs_of
-from nightschool.training.backend import AdamConfig, Backend, LossReport, StepReport
+from nightschool.training.backend import AdamConfig, Backend
 from nightschool.training.drift import Drift, DriftRule, choose_watched, measure
 from nightschool.training.states import (
     TEACHER_TOP,
@@ -87,6 +87,26 @@ class Now:
     metrics: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a look at the policy found: figures for the log, and why it should go no further, if so."""
+
+    metrics: Mapping[str, float]
+    stop: str | None = None
+
+
+class Inspector(Protocol):
+    """Who looks at the policy itself at some steps, beside its drift."""
+
+    def begin(self) -> None:
+        """Before the first step of a run, and again where one is resumed; the run's start is open the first time."""
+        ...
+
+    def after(self, step: int, last: bool, drift: float | None) -> Inspection | None:
+        """After a step; `last` of its window. `drift` in nats a sequence, where it is measured."""
+        ...
+
+
 class Watch(Protocol):
     """Who is told about each step, and may ask for a halt after it."""
 
@@ -107,8 +127,12 @@ class Outcome:
     windows: tuple[Json, ...]
 
 
-def run_loop(backend: Backend, course: Course, folder: Path, watch: Watch) -> Outcome:
+def run_loop(
+    backend: Backend, course: Course, folder: Path, watch: Watch, inspector: Inspector | None = None
+) -> Outcome:
     """Go through the course, or through what is left of it if `folder` holds a checkpoint.
+
+    Where the inspector says stop, the run ends with the last state that it found nothing against.
 
     Afterwards the backend holds the result. Interrupted and resumed, the result is bit for bit that of a
     run without interruption (same machine, same number of threads).
@@ -130,18 +154,24 @@ def run_loop(backend: Backend, course: Course, folder: Path, watch: Watch) -> Ou
             backend.load_state(found[0])
         else:
             backend.open(start_folder(folder, position.window) or course.parent)
-        position = _Window(backend, course, folder, watch).run(position)
+        if inspector is not None:
+            inspector.begin()
+        position = _Window(backend, course, folder, watch, inspector).run(position)
     return Outcome(position.done, position.tokens, position.seconds, position.processor_s, position.windows)
 
 
 class _Window:
     """One window: a fixed anchor, a fixed order of batches."""
 
-    def __init__(self, backend: Backend, course: Course, folder: Path, watch: Watch) -> None:
+    def __init__(
+        self, backend: Backend, course: Course, folder: Path, watch: Watch, inspector: Inspector | None
+    ) -> None:
         self.backend = backend
         self.course = course
         self.folder = folder
         self.watch = watch
+        self.inspector = inspector
+        self.ended = False  # and with this window the run
         self.figures: Mapping[str, float] = {}  # of the window's samples, once its anchor has scored them
 
     def run(self, position: Position) -> Position:
@@ -151,7 +181,11 @@ class _Window:
         reason = "all steps taken"
         while position.step < len(batches):
             batch = [train[row] for row in batches[position.step]]
-            position, drift = self._step(position, batch, watched, len(batches))
+            position, drift, seen = self._step(position, batch, watched, len(batches))
+            if seen is not None and seen.stop is not None:
+                reason, self.ended = seen.stop, True
+                position = replace(position, safe=position.sound)
+                break
             stop = self._reason_to_stop(drift, position.step, len(batches))
             if stop and len(watched) < len(held_out):  # what a part of the rows says is checked on all of them
                 drift = measure(held_out, self.backend.forward(held_out))
@@ -159,9 +193,7 @@ class _Window:
             if stop:
                 reason = stop
                 break
-            if drift is not None and self.course.drift is not None and self.course.drift.is_safe(drift):
-                save_safe(self.folder, self.backend, position.done)
-                position = replace(position, safe=position.done)
+            position = self._keep(position, drift, seen)
             if position.step < len(batches):
                 self._pause(position)
         versions = Counter(sample.policy_version or "unknown" for sample in train)
@@ -169,7 +201,7 @@ class _Window:
 
     def _step(
         self, position: Position, batch: Sequence[Sample], watched: Sequence[Sample], total: int
-    ) -> tuple[Position, Drift | None]:
+    ) -> tuple[Position, Drift | None, Inspection | None]:
         started, worked = time.perf_counter(), time.process_time()
         report = self.backend.forward_backward(batch, self.course.terms)
         stepped = self.backend.optim_step(self._optimizer(position.step, total), position.done)
@@ -183,15 +215,35 @@ class _Window:
             seconds=position.seconds + took,
             processor_s=position.processor_s + time.process_time() - worked,
         )
-        self._tell(position, report, stepped, drift, total)
-        return position, drift
+        seen = None
+        if self.inspector is not None:
+            kl = None if drift is None else drift.kl
+            seen = self.inspector.after(position.done, position.step == total, kl)
+        self._tell(position, {"loss": report.loss, "grad_norm": stepped.grad_norm}, (drift, seen), total)
+        return position, drift, seen
+
+    def _keep(self, position: Position, drift: Drift | None, seen: Inspection | None) -> Position:
+        """Keep the state where a later stop may come back to it."""
+        safe = drift is not None and self.course.drift is not None and self.course.drift.is_safe(drift)
+        if safe or seen is not None:
+            save_safe(self.folder, self.backend, position.done)
+        return replace(
+            position,
+            safe=position.done if safe else position.safe,
+            sound=position.done if seen is not None else position.sound,
+        )
 
     def _tell(
-        self, position: Position, report: LossReport, stepped: StepReport, drift: Drift | None, total: int
+        self,
+        position: Position,
+        figures: Mapping[str, float],
+        seen: tuple[Drift | None, Inspection | None],
+        total: int,
     ) -> None:
-        speed = position.tokens / position.seconds
-        metrics = {"loss": report.loss, "grad_norm": stepped.grad_norm, "tokens_per_s": speed}
+        speed, (drift, look) = position.tokens / position.seconds, seen
+        metrics = {**figures, "tokens_per_s": speed}
         metrics |= {} if drift is None else drift.metrics()
+        metrics |= {} if look is None else look.metrics
         metrics |= self.figures if position.step == 1 else {}
         num_steps = position.done + total - position.step + total * (self.course.config.windows - position.window - 1)
         eta_s = (num_steps - position.done) * position.seconds / position.done
@@ -219,9 +271,10 @@ class _Window:
             "versions": dict(versions),
             "drift": None if final is None else {**final.metrics(), "rows": len(held_out), "rated": final.num_labelled},
         }
-        save_start(self.folder, self.backend, position.window + 1)
+        following = self.course.config.windows if self.ended else position.window + 1
+        save_start(self.folder, self.backend, following)
         windows = (*position.windows, summary)
-        return replace(position, window=position.window + 1, step=0, safe=None, windows=windows)
+        return replace(position, window=following, step=0, safe=None, sound=None, windows=windows)
 
     def _anchored(self, position: Position) -> tuple[list[Sample], list[Sample]]:
         """Train and held-out rows, scored once under the policy the window starts from."""

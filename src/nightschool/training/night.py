@@ -16,25 +16,29 @@ from pathlib import Path
 from typing import Any
 
 from nightschool import __version__
-from nightschool.curation.dataset import Dataset, Line, Rows, Wanted
+from nightschool.curation.dataset import Dataset, Line, Rows, Told, Wanted
 from nightschool.curation.gathering import from_file, gather
 from nightschool.curation.legal import require_legal
 from nightschool.curation.written import REHEARSAL, read_written
-from nightschool.errors import InterruptedRun, NightschoolError, RefusedError
+from nightschool.errors import InterruptedRun, NightschoolError, RefusedError, TooLittleDataError
 from nightschool.jobs.alive import kept_alive
 from nightschool.models.fetch import find_model
 from nightschool.objectives import oapl
 from nightschool.objectives.catalog import find_objective
-from nightschool.objectives.loss import Material, Objective
+from nightschool.objectives.hindsight import HindsightRule
+from nightschool.objectives.loss import REPLIES, Material, Objective
 from nightschool.objectives.oapl import OaplRule
 from nightschool.objectives.regression import SQUARED
+from nightschool.objectives.teacher import Audit, distills, sentence
 from nightschool.releases.adapters import check_adapter, install_adapter
 from nightschool.releases.aliases import BASE, current
 from nightschool.releases.manifest import Manifest
 from nightschool.rendering.renderer import Renderer
 from nightschool.store.database import Store
 from nightschool.store.ids import new_id
+from nightschool.training import teaching
 from nightschool.training.backend import Backend
+from nightschool.training.looking import KEPT, Looker, own_prompts, read_questions
 from nightschool.training.loop import Course, Outcome, run_loop
 from nightschool.training.plans import BackendConfig, NumberFormat, Plan, StudyConfig, config_of
 from nightschool.training.runs import (
@@ -52,7 +56,7 @@ from nightschool.training.usage import peak_bytes
 from nightschool.training.watching import Halt, Progress, RunWatch, Silent
 from nightschool.types import Json, LedgerState, Sample
 
-DATASET = "dataset.jsonl"
+DATASET, TOLD = "dataset.jsonl", "told.jsonl"
 REHEARSED = "rehearsal"
 
 
@@ -159,20 +163,81 @@ def _train(store: Store, state: Path, run: Run, progress: Progress) -> Run:
         progress.stage("loading the model")
         course, lines = course_of(run, folder, state, replace(rows, train=scored))
         backend = open_local(config.backend)
+        more: Json = {}
+        if course.teachers:
+            progress.stage("auditing the teacher")
+            course, lines, report = _audited(store, run, folder, (backend, course, rows), lines)
+            more |= {"teacher_audit": report, "train": report["admitted"]}
+        looker = _looker(run, folder, backend, course)
         progress.stage("studying")
-        outcome = run_loop(backend, course, folder / "work", RunWatch(store, run.id, folder, progress, halt))
-        _require_progress(outcome)
+        outcome = run_loop(backend, course, folder / "work", RunWatch(store, run.id, folder, progress, halt), looker)
+        more |= {} if looker is None else {"watch": looker.report()}
+        _require_progress(store, run, outcome, more)
         progress.stage("installing the adapter")
         backend.save_adapter(folder / "adapter")
         digest = install_adapter(store, state, folder / "adapter", _manifest(run, backend, rows.digest))
     enter_ledger(store, run.id, lines, course.train)
     summary = {**asdict(outcome), "windows": list(outcome.windows), "train": len(rows.train)}
-    summary |= {"held_out": len(rows.held_out), "peak_bytes": peak_bytes()}
+    summary |= {"held_out": len(rows.held_out), "peak_bytes": peak_bytes(), **more}
     done = replace(run, state="done", summary=summary, adapter_digest=digest, error=None)
     update_run(store, run.id, state="done", summary=summary, adapter_digest=digest, error=None)
     shutil.rmtree(folder / "work")
     shutil.rmtree(folder / "adapter")
     return replace(done, dataset_digest=rows.digest)
+
+
+def _audited(
+    store: Store, run: Run, folder: Path, school: tuple[Backend, Course, Rows], lines: list[Line]
+) -> tuple[Course, list[Line], Json]:
+    """The course and the ledger without the rows that their teacher may not teach, and what the audit found.
+
+    Raises:
+        TooLittleDataError: too few replies with words were accepted, or rejected, by other means.
+        RefusedError: the teacher does not read the words.
+    """
+    backend, course, rows = school
+    found = teaching.kept(folder)
+    if found is None:
+        config, told = config_of(run), _read_told(folder)
+        spell = Renderer.from_folder(find_model(config.backend.model)).tokenizer.decode
+        backend.open(course.parent)
+        judge = teaching.corrected(told, lambda ids: spell(list(ids), skip_special_tokens=True))
+        clip = getattr(config.rule, "clip", HindsightRule().clip)
+        lesson = teaching.Class(rows, told, config.audit, clip, judge, config.loop.seed)
+        found = teaching.audit_teacher(backend, lesson)
+        teaching.keep(folder, found)
+    if found.against is not None:
+        _refuse_teacher(store, run, found, lines)
+    course, lines = teaching.apply(found, course, lines)
+    return course, lines, {**found.report, "sentence": sentence(found.report)}
+
+
+def _refuse_teacher(store: Store, run: Run, found: Audit, lines: list[Line]) -> None:
+    """Write down why, row by row, and refuse. Scalar signals ask no teacher."""
+    enter_ledger(store, run.id, teaching.refused_lines(found, lines), [])
+    report = {**found.report, "sentence": sentence(found.report)}
+    update_run(store, run.id, summary={"teacher_audit": report})
+    scalar = "oapl" if lines else "bco --data FILE"  # the rows of a file have no ledger
+    instead = f"nightschool train --objective {scalar} --agent {run.agent}"
+    if not found.enough:
+        raise TooLittleDataError("The teacher cannot be audited.", f"{found.against}.", instead)
+    why = (
+        f"{found.report['accepted']} accepted and {found.report['rejected']} rejected replies say so: {found.against}."
+    )
+    raise RefusedError("The run is refused: the teacher does not read the words.", why, instead)
+
+
+def _looker(run: Run, folder: Path, backend: Backend, course: Course) -> Looker | None:
+    """Who looks at a distillation; nobody at other runs, where nobody is to, or where the backend draws nothing."""
+    config = config_of(run)
+    objective = find_objective(run.objective)
+    if not config.watch.every or REPLIES not in backend.outputs or not distills(objective, objective.loss(config.rule)):
+        return None
+    renderer = Renderer.from_folder(find_model(config.backend.model))
+    own = [row for row in course.train if not row.id.startswith(REHEARSED)]
+    home = own_prompts(course.held_out or own, config.watch.replies)
+    questions = read_questions(config.watch.questions, renderer)
+    return Looker(backend, renderer, config.watch, home, questions, folder / KEPT)
 
 
 def course_of(run: Run, folder: Path, state: Path, rows: Rows) -> tuple[Course, list[Line]]:
@@ -231,11 +296,12 @@ def _rehearsal(config: StudyConfig, renderer: Renderer) -> list[Sample]:
     return rows if shared else [replace(row, term=REHEARSED) for row in rows]
 
 
-def _require_progress(outcome: Outcome) -> None:
+def _require_progress(store: Store, run: Run, outcome: Outcome, seen: Json) -> None:
     if all(window["went_back_to_step"] == 0 for window in outcome.windows):
+        update_run(store, run.id, summary=seen)
         raise RefusedError(
             "The night changed nothing.",
-            f"No step stayed within the drift budget: {outcome.windows[-1]['ended']}.",
+            f"No step was one to stay at: {outcome.windows[-1]['ended']}.",
             "Lower the learning rate.",
         )
 
@@ -279,7 +345,8 @@ def _guarded(store: Store, run: Run, folder: Path) -> Iterator[None]:
 
 
 def _write_dataset(folder: Path, dataset: Dataset) -> None:
-    """The rows and the ledger's lines, each under its name only when complete."""
+    """The rows, what is known of those with words, and the ledger's lines, each under its name only when complete."""
+    _write_lines(folder / TOLD, [asdict(one) for one in dataset.told])
     _write_lines(folder / "ledger.jsonl", [asdict(line) for line in dataset.lines])
     _write_lines(folder / DATASET, dataset.rows.lines())
 
@@ -293,6 +360,11 @@ def _write_lines(path: Path, rows: Sequence[Json]) -> None:
 def read_dataset(folder: Path) -> Rows:
     """The rows of a run's folder."""
     return Rows.of_lines(json.loads(line) for line in (folder / DATASET).read_text().splitlines())
+
+
+def _read_told(folder: Path) -> dict[str, Told]:
+    rows = [json.loads(line) for line in (folder / TOLD).read_text().splitlines()]
+    return {row["id"]: Told(**{**row, "slices": tuple(row["slices"])}) for row in rows}
 
 
 def _read_lines(folder: Path) -> list[Line]:

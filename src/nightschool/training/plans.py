@@ -11,8 +11,10 @@ from typing import Any, get_type_hints
 from nightschool.curation.dataset import CurationRule
 from nightschool.objectives.catalog import find_objective
 from nightschool.objectives.loss import Material, Objective
+from nightschool.objectives.teacher import AuditRule
 from nightschool.training.backend import AdamConfig
 from nightschool.training.drift import DriftRule
+from nightschool.training.epistemic import WatchRule
 from nightschool.training.limits import TOKEN_BUDGET
 from nightschool.training.loop import LoopConfig
 from nightschool.training.runs import Run
@@ -63,7 +65,8 @@ class StudyConfig:
 
     `rehearsal_weight`: how much each of the shipped general conversations counts beside what is studied, where the
     objective has an anchor; 0 leaves them out. `teacher` scores the rows of a distillation, `origin` is the fixed
-    reference of a penalty, the bare base where none is named.
+    reference of a penalty, the bare base where none is named. `audit` says when a teacher who was told feedback may
+    teach, `watch` when a distillation is looked at and what ends it.
     """
 
     rule: Any
@@ -74,6 +77,8 @@ class StudyConfig:
     rehearsal_weight: float = 1.0
     teacher: ScorerConfig = field(default_factory=ScorerConfig)
     origin: ScorerConfig = field(default_factory=ScorerConfig)
+    audit: AuditRule = field(default_factory=AuditRule)
+    watch: WatchRule = field(default_factory=WatchRule)
 
 
 @dataclass(frozen=True, slots=True)

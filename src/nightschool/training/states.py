@@ -30,13 +30,14 @@ CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where a loop stands. `step` counts within the window, `done` over all; `safe` is the `done` of the last
-    state a stop may come back to, `None` where only the window's start is safe. `windows` are the summaries
-    of the finished ones."""
+    state a stop may come back to, `None` where only the window's start is safe; `sound` that of the last one that an
+    inspector found nothing against. `windows` are the summaries of the finished ones."""
 
     window: int = 0
     step: int = 0
     done: int = 0
     safe: int | None = None
+    sound: int | None = None
     tokens: int = 0
     seconds: float = 0.0
     processor_s: float = 0.0
@@ -54,9 +55,10 @@ def save_checkpoint(folder: Path, backend: Backend, position: Position) -> None:
         fail_point("checkpoint.written")
         staging.rename(target)
         fail_point("checkpoint.named")
+    spared = (_safe(folder, position.safe), _safe(folder, position.sound))
     for other in folder.iterdir():
         old = CHECKPOINT.fullmatch(other.name) and other != target
-        if old or (other.name.startswith("safe-") and other != _safe(folder, position.safe)):
+        if old or (other.name.startswith("safe-") and other not in spared):
             shutil.rmtree(other)
 
 
