@@ -1,4 +1,4 @@
-"""`nightschool feedback`: what was heard, what waits, and files of feedback taken in."""
+"""`nightschool feedback`: what was heard, what waits, what texts mean, and files of feedback taken in."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from nightschool.cli.answer import Answer, Call, Table
 from nightschool.cli.options import new_app
+from nightschool.cli.readings import read
 
 if TYPE_CHECKING:
     from nightschool.types import Json
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 LISTED = 50
 
 app = new_app()
+app.command()(read)
 
 
 @app.callback()

@@ -22,6 +22,7 @@ from nightschool.store.database import Store
 from nightschool.store.ids import new_id
 from nightschool.store.prepared import Prepared
 from nightschool.store.prompts import load_prompt
+from nightschool.store.readings import readings
 from nightschool.store.schema import (
     blobs,
     bodies,
@@ -70,8 +71,7 @@ def remove(conn: sa.Connection, tenant: str, ids: Sequence[str]) -> Removed:
     _write_down(conn, tenant, _referred(conn, tenant, ids))
     session_ids = sorted(set(conn.scalars(sa.select(x.session_id).where(*mine))))
     _free_children(conn, tenant, session_ids, ids)
-    removed = Removed()
-    removed.feedback = conn.execute(sa.delete(feedback).where(f.tenant == tenant, f.exchange_id.in_(ids))).rowcount
+    removed = Removed(feedback=_unsay(conn, tenant, f.exchange_id.in_(ids)))
     conn.execute(sa.delete(choices).where(*of_choices))
     removed.exchanges = conn.execute(sa.delete(exchanges).where(*mine)).rowcount
     for session_id in session_ids:
@@ -309,9 +309,16 @@ def _recount(conn: sa.Connection, tenant: str, session_id: str, removed: Removed
     if total:
         conn.execute(sa.update(sessions).where(*this).values(num_exchanges=number, first_at=first, last_at=last))
         return
-    said = sa.delete(feedback).where(f.tenant == tenant, f.session_id == session_id)
-    removed.feedback += conn.execute(said).rowcount
+    removed.feedback += _unsay(conn, tenant, f.session_id == session_id)
     removed.sessions += conn.execute(sa.delete(sessions).where(*this)).rowcount
+
+
+def _unsay(conn: sa.Connection, tenant: str, about: sa.ColumnElement[bool]) -> int:
+    """Delete feedback, and what readers made of it; how many judgements went."""
+    f = feedback.c
+    said = sa.select(f.id).where(f.tenant == tenant, about)
+    conn.execute(sa.delete(readings).where(readings.c.tenant == tenant, readings.c.feedback_id.in_(said)))
+    return conn.execute(sa.delete(feedback).where(f.tenant == tenant, about)).rowcount
 
 
 def _load_orphans(conn: sa.Connection, tenant: str) -> Hashes:

@@ -11,7 +11,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     PrimaryKeyConstraint,
     String,
     Table,
@@ -23,8 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.types import JSON
 
 from nightschool.store.columns import Digest, Packed
-
-metadata = MetaData()
+from nightschool.store.readings import metadata
 
 # In words, not bound: only so do the databases see that a query may use the index on it.
 NOT_OK = text("status <> 'ok'")

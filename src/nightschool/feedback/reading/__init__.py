@@ -1,0 +1,1 @@
+"""Texts read: how somebody felt, what they wished instead, which reply they meant, what a teacher may see of it."""

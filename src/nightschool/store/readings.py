@@ -1,0 +1,28 @@
+"""The table of what readers made of feedback, beside those of `schema.py`, which takes the metadata from here."""
+
+from sqlalchemy import Column, Float, Index, Integer, MetaData, PrimaryKeyConstraint, String, Table, Text
+from sqlalchemy.types import JSON
+
+metadata = MetaData()
+
+# Append-only: what each reader, and each version of one, made of a text or a correction. `score` is in log-odds before
+# any calibration, null where nothing could be read; `votes` are a judge's, as they came; `made` says how it was asked.
+readings = Table(
+    "readings",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("feedback_id", String, nullable=False),
+    Column("reader", String, nullable=False),
+    Column("polarity", String, nullable=False),
+    Column("score", Float),
+    Column("wish", Text),
+    Column("hint", Text),
+    Column("exchange_id", String),  # the reply that it is about
+    Column("turn", Integer),
+    Column("notes", JSON, nullable=False),
+    Column("votes", JSON, nullable=False),
+    Column("made", JSON, nullable=False),
+    Column("read_at", Float, nullable=False),
+    PrimaryKeyConstraint("tenant", "feedback_id", "reader"),
+    Index("readings_reader", "tenant", "reader", "read_at"),
+)
