@@ -1,6 +1,8 @@
 """`nightschool feedback`: list, show, parked, import."""
 
 import pytest
+from fake_engine import serve
+from fake_judge import FakeJudge, vote
 
 from nightschool.access.identity import Access
 from nightschool.cli.serving import gateway_settings
@@ -104,3 +106,24 @@ def test_read_tells_what_texts_mean_and_reads_once(run, store):
     assert [one["polarity"] for one in document["readings"]] == ["bad", "unclear"]
     assert document["readings"][0]["exchange"] == "x-1"
     assert document["readings"][0]["probability"] is None
+
+
+def test_read_asks_the_judge_that_is_configured(run, store, state):
+    judge = FakeJudge(usual=vote("bad", hint="The reply was late."))
+    said(store, exchange="x-1", kind="text", value="Hm.")
+    record = Record("x-1", Caller("shop", session="s"), Timing(NOW), "base", b"{}")
+    store.write(lambda conn: insert_exchange(conn, store.tenant, record))
+    with serve(judge.app()) as url:
+        (state.parent / "nightschool.toml").write_text(
+            f'[feedback.judge]\nurl = "{url}"\nmodel = "judge-7b"\nvotes = 2\n'
+        )
+        told = run("feedback", "read", "--json")
+    assert told.code == 0, told.err
+    data = told.document["data"]
+    assert (data["judge"]["read"], data["judge"]["requests"], data["judge"]["waiting"]) == (1, 2, 0)
+    [reading] = data["readings"]
+    assert (reading["polarity"], reading["hint"]) == ("bad", "The reply was late.")
+    assert [one["polarity"] for one in reading["votes"]] == ["bad", "bad"]
+    assert [one["used"] for one in data["readers"]["shop"]] == [False, False]
+    said(store, NOW + 1, exchange="x-1", kind="text", value="Hm again.")
+    assert run("feedback", "read").code == 5, "nobody answers there any more"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nightschool.feedback.reading.verdicts import Calibrated
 from nightschool.feedback.record import current_view
 from nightschool.feedback.text import TextCalibrator
 from nightschool.types import Feedback, FeedbackKind
@@ -36,11 +37,13 @@ class RewardRule:
     """How judgements become a reward.
 
     `noise_rate`: measured probability that a thumb points the wrong way; `None` takes thumbs at their
-    word. `calibrator`: reads texts; `None` leaves them unused.
+    word. `calibrator`: reads texts; `None` leaves them unused. `readings`: the probabilities
+    of a reader that knows better, which go before its.
     """
 
     noise_rate: float | None = None
     calibrator: TextCalibrator | None = None
+    readings: Calibrated | None = None
 
 
 def combine(judgements: Sequence[Feedback], rule: RewardRule) -> Reward:
@@ -58,6 +61,11 @@ def combine(judgements: Sequence[Feedback], rule: RewardRule) -> Reward:
     if thumbs:
         return _vote(thumbs, rule.noise_rate)
     texts = [str(f.value) for f in _of(current, FeedbackKind.TEXT)]
+    if (
+        rule.readings is not None
+        and (read := rule.readings.of([f.id for f in _of(current, FeedbackKind.TEXT)])) is not None
+    ):
+        return Reward(read, f"text ({rule.readings.version})")
     if texts and rule.calibrator is not None:
         return Reward(float(rule.calibrator.probabilities(["\n".join(texts)])[0]), f"text ({rule.calibrator.version})")
     if texts:

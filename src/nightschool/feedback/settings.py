@@ -9,9 +9,10 @@ from typing import Any
 from nightschool.access.privacy import Privacy
 from nightschool.errors import ConfigError
 from nightschool.feedback.paths import Path, parse_path
+from nightschool.feedback.reading.settings import judge_settings
 from nightschool.types import TargetKind
 
-KEYS = ("parked_days", "webhooks")
+KEYS = ("parked_days", "webhooks", "judge")
 WEBHOOK_KEYS = ("secret_env", "signature", "key_type", "key", "name", "value", "success", "failure", "time", "when")
 SIGNATURES = ("standard", "github", "stripe")
 KEY_TYPES = (TargetKind.EXTERNAL_KEY, TargetKind.EXCHANGE, TargetKind.SESSION)
@@ -52,6 +53,7 @@ class FeedbackSettings:
 def feedback_settings(table: Mapping[str, Any], environment: Mapping[str, str]) -> FeedbackSettings:
     """The table [feedback], checked. Raises: ConfigError."""
     _known(table, KEYS, "feedback")
+    judge_settings(table.get("judge"))  # who reads texts asks for it later; a mistake in it is told now
     days = table.get("parked_days", 90)
     if isinstance(days, bool) or not isinstance(days, int | float) or not days > 0:
         raise ConfigError(f"[feedback] parked_days = {days!r} is no number of days.", "", "Correct it.")

@@ -27,12 +27,16 @@ def insert_readings(conn: sa.Connection, tenant: str, found: Sequence[Reading], 
     return sum(conn.execute(insert, _row(tenant, reading, now)).rowcount for reading in found)
 
 
-def load_readings(conn: sa.Connection, tenant: str, feedback_ids: Sequence[str]) -> dict[str, list[Reading]]:
-    """All readings of these items, by the item, oldest first."""
+def load_readings(
+    conn: sa.Connection, tenant: str, feedback_ids: Sequence[str], as_of: float | None = None
+) -> dict[str, list[Reading]]:
+    """All readings of these items, by the item, oldest first; `as_of` leaves out what was read later."""
     found: dict[str, list[Reading]] = defaultdict(list)
     r = table.c
     for some in in_parts(feedback_ids):
         query = sa.select(table).where(r.tenant == tenant, r.feedback_id.in_(some)).order_by(r.read_at, r.reader)
+        if as_of is not None:
+            query = query.where(r.read_at <= as_of)
         for row in conn.execute(query):
             found[row.feedback_id].append(_reading(row))
     return dict(found)
