@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from nightschool.curation.lineage import learned_from, releases_behind
+from nightschool.curation.readers import better_read
 from nightschool.curation.texts import Texts
 from nightschool.curation.trajectories import LeftOut, load_trajectories
 from nightschool.errors import TooLittleDataError
@@ -172,6 +173,7 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
     visible = [t for t in loaded.trajectories if t.split != Split.GATE]
     calibrator, texts = _text_calibrator(list({t.vote: t for t in visible}.values()))
     judge = RewardRule(rule.noise_rate, calibrator)
+    judge, readers = better_read(conn, tenant, agent, as_of, judge)
     behind = releases_behind(conn, tenant, agent)
     judged = [_Judged(t, combine(t.feedback, judge), _behind(t, behind, rule.max_staleness)) for t in visible]
     fresh = [j for j in judged if j.behind <= rule.max_staleness]
@@ -199,6 +201,7 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
         "reasons": dict(sorted(Counter(f"{line.state.value}: {line.reason}" for line in lines).items())),
         "success_model": value_report,
         "text_calibrator": texts,
+        "readers": readers,
     }
     train = tuple(_sample(j, estimates) for j in kept)
     measured = [*select, *silent[-SILENT_ROWS:]]

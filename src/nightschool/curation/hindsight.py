@@ -7,8 +7,8 @@ view, the placebo, tells the words about another reply: what it changes, no teac
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from nightschool.curation.dataset import Told
 from nightschool.curation.written import render_reply
 from nightschool.errors import InputError
+from nightschool.feedback.reading.stored import current_readings, replies_of, said_of, text_of
+from nightschool.feedback.reading.values import Reading
 from nightschool.feedback.record import current_view
 from nightschool.feedback.reward import RewardRule, combine
 from nightschool.imports.paths import Session, each_session, why_not
@@ -28,6 +30,7 @@ MAX_CHARS = 2000  # of what was said: a prompt must stay a prompt
 TOLD = "\n\nAbout an earlier answer to this, somebody said:\n{words}\nAnswer with that in mind."
 SHOULD = "It should have been: {words}"
 OTHER_TEMPLATE = "its prompt is rendered differently here"
+UNFIT = "words that are not fit for a teacher"
 TEXTS, CORRECTIONS = "texts", "corrections"
 CALLS, PLAIN = "replies with tool calls", "replies in words"
 
@@ -59,12 +62,13 @@ def load_views(
     conn: sa.Connection, tenant: str, agent: str, renderer: Renderer, noise_rate: float | None = None
 ) -> Views:
     """Every reply of the agent with words about it, or about the session whose main branch it is on. `noise_rate`: of
-    thumbs, as in `RewardRule`; words are no judgement here."""
+    thumbs, as in `RewardRule`; words are no judgement here. What a teacher hears are the hints of readings: what steers
+    its reader, and what is no statement, is not among them."""
     left_out: Counter[str] = Counter()
     said: list[_Said] = []
     teachers: list[Sample] = []
     for session in each_session(conn, tenant, agent):
-        for one in _told(session):
+        for one in _told(conn, tenant, session, left_out):
             reason = why_not(session, one.exchange) or _why_no_tokens(one.exchange)
             hint = None if reason else _with_words(one.exchange, one.words, renderer)
             if hint is None:
@@ -132,39 +136,53 @@ def another_s(names: Sequence[str], principals: Sequence[str]) -> list[int | Non
     return found
 
 
-def _told(session: Session) -> Iterator[_Said]:
-    """Exchanges with what was said about them, in words; what was said about the whole goes to its main branch."""
-    about = tuple(session.about(None))
-    whole = _words(about)
+def _told(conn: sa.Connection, tenant: str, session: Session, left_out: Counter[str]) -> Iterator[_Said]:
+    """Exchanges with what a teacher may hear of them; what means no one reply goes to the rest of the main branch."""
+    readings = _readings(conn, tenant, session)
+    left_out.update(UNFIT for reading in readings.values() if reading.hint is None)
+    about: dict[str | None, list[Feedback]] = defaultdict(list)
+    for item in session.feedback:
+        about[_meant(item, readings)].append(item)
     on_main = set() if session.main is None else {exchange.id for exchange in session.main.calls.values()}
     for exchange in session.exchanges:
-        own, shared = tuple(session.about(exchange.id)), about if exchange.id in on_main else ()
-        words = _words(own) or (whole if exchange.id in on_main else "")
+        own, shared = about[exchange.id], about[None] if exchange.id in on_main else []
+        words = _words(own, readings) or _words(shared, readings)
         if words:
-            yield _Said(exchange, words, session.id, own if _judged(own) else (*own, *shared))
+            yield _Said(exchange, words, session.id, tuple(own if _judged(own) else (*own, *shared)))
+
+
+def _readings(conn: sa.Connection, tenant: str, session: Session) -> dict[str, Reading]:
+    """What the texts and corrections of a session that hold mean, by their ids."""
+    replies = replies_of(session.exchanges)
+    said = (said_of(item, replies) for item in current_view(session.feedback))
+    return current_readings(conn, tenant, [one for one in said if one is not None])
+
+
+def _meant(item: Feedback, readings: Mapping[str, Reading]) -> str | None:
+    """The exchange that an item is about: the one it names, else the one its words show."""
+    reading = readings.get(item.id)
+    if item.exchange_id is not None or reading is None or reading.place is None:
+        return item.exchange_id
+    return reading.place.exchange_id
 
 
 def _judged(items: Sequence[Feedback]) -> bool:
     return any(item.kind in (FeedbackKind.OUTCOME, FeedbackKind.THUMB) for item in items)
 
 
-def _words(items: Sequence[Feedback]) -> str:
+def _words(items: Sequence[Feedback], readings: Mapping[str, Reading]) -> str:
+    """What a teacher may hear: the hints of readings, never the words as they came."""
     said = []
     for item in current_view(items):
-        text = _text(item)
-        if text.strip() and item.kind in (FeedbackKind.TEXT, FeedbackKind.CORRECTION):
-            said.append(SHOULD.format(words=text) if item.kind == FeedbackKind.CORRECTION else text)
+        hint = readings[item.id].hint if item.id in readings else None
+        if hint is not None:
+            said.append(SHOULD.format(words=hint) if item.kind == FeedbackKind.CORRECTION else hint)
     return "\n".join(said)
 
 
-def _text(item: Feedback) -> str:
-    text = content_text(item.value.get("content")) if isinstance(item.value, dict) else item.value
-    return text if isinstance(text, str) else ""
-
-
 def _facts(one: _Said) -> Told:
-    corrections = [_text(item) for item in current_view(one.items) if item.kind == FeedbackKind.CORRECTION]
-    wanted = next((text for text in reversed(corrections) if text.strip()), None)
+    corrections = [text_of(item) for item in current_view(one.items) if item.kind == FeedbackKind.CORRECTION]
+    wanted = next((text for text in reversed(corrections) if text is not None), None)
     kinds = (TEXTS if wanted is None else CORRECTIONS, _kind(one.exchange.choices[0].message))
     return Told(one.exchange.id, one.exchange.principal, kinds, wanted)
 

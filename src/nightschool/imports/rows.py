@@ -11,15 +11,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from nightschool.feedback.reading.places import place_of_correction
+from nightschool.feedback.reading.plain import plain
+from nightschool.feedback.reading.stored import replies_of, text_of
 from nightschool.feedback.record import current_view
 from nightschool.feedback.reward import RewardRule, combine
 from nightschool.imports.calls import with_own_ids
 from nightschool.imports.paths import Path, Session, why_not
 from nightschool.store.tree import canonical
-from nightschool.types import Exchange, FeedbackKind, Json
+from nightschool.types import Exchange, Feedback, FeedbackKind, Json
 
 GOOD = 0.5
 NO_FEEDBACK = "no feedback"
+NO_REPLY = "correction: nothing says of which reply"
 
 
 def conversations(session: Session, left_out: Counter[str]) -> Iterator[Json]:
@@ -44,7 +48,7 @@ def demonstrations(session: Session, left_out: Counter[str], unjudged: bool = Fa
     else:
         end = max(path.calls) + 1
         yield {"messages": with_own_ids(path.messages[:end]), "tools": _schemas(path.leaf)}
-    for exchange, better in _corrections(session):
+    for exchange, better in _corrections(session, left_out):
         reason = why_not(session, exchange)
         if reason:
             left_out[f"correction: {reason}"] += 1
@@ -54,8 +58,8 @@ def demonstrations(session: Session, left_out: Counter[str], unjudged: bool = Fa
 
 def preferences(session: Session, left_out: Counter[str]) -> Iterator[Json]:
     """Two answers to one request, the better one known: corrections, preferences, and replies judged apart."""
-    pairs = [(exchange, better, exchange.choices[0].message) for exchange, better in _corrections(session)]
-    pairs += [pair for exchange in session.exchanges for pair in _preferred(session, exchange, left_out)]
+    pairs = [(exchange, better, exchange.choices[0].message) for exchange, better in _corrections(session, left_out)]
+    pairs += [pair for item in current_view(session.feedback) for pair in _preferred(session, item, left_out)]
     pairs += _judged_apart(session)
     for exchange, chosen, rejected in pairs:
         reason = why_not(session, exchange)
@@ -102,25 +106,46 @@ def _why_no_demonstration(session: Session, path: Path | None, unjudged: bool) -
     return None if value > GOOD else "judged badly"
 
 
-def _corrections(session: Session) -> Iterator[tuple[Exchange, Json]]:
-    """Replies that somebody wrote anew, with what they wrote."""
+def _corrections(session: Session, left_out: Counter[str]) -> Iterator[tuple[Exchange, Json]]:
+    """Replies that somebody wrote anew, with what they wrote; one that was sent for a session rewrites the reply that
+    is most like it."""
     by_id = {exchange.id: exchange for exchange in session.exchanges if exchange.choices}
     for item in current_view(session.feedback):
-        exchange = by_id.get(item.exchange_id or "")
         better = _message(item.value) if item.kind == FeedbackKind.CORRECTION else None
-        if exchange is not None and better is not None:
-            yield exchange, better
-
-
-def _preferred(session: Session, exchange: Exchange, left_out: Counter[str]) -> Iterator[tuple[Exchange, Json, Json]]:
-    for item in current_view(session.about(exchange.id)):
-        if item.kind != FeedbackKind.PREFERENCE or not isinstance(item.value, dict):
+        if better is None:
             continue
+        meant = item.exchange_id or _rewritten(session, item)
+        if meant is None:
+            left_out[NO_REPLY] += 1
+        elif meant in by_id:
+            yield by_id[meant], better
+
+
+def _rewritten(session: Session, item: Feedback) -> str | None:
+    """The exchange whose reply a correction of a session rewrites."""
+    place, _ = place_of_correction(plain(text_of(item) or ""), replies_of(session.exchanges))
+    return None if place is None else place.exchange_id
+
+
+def _preferred(session: Session, item: Feedback, left_out: Counter[str]) -> Iterator[tuple[Exchange, Json, Json]]:
+    if item.kind != FeedbackKind.PREFERENCE or not isinstance(item.value, dict):
+        return
+    exchange, chosen, rejected = _compared(session, item), None, None
+    if exchange is not None:
         chosen, rejected = (_answer(session, exchange, item.value.get(side)) for side in ("chosen", "rejected"))
-        if chosen is None or rejected is None:
-            left_out["preference: an answer that is not there"] += 1
-        else:
-            yield exchange, chosen, rejected
+    if exchange is None or chosen is None or rejected is None:
+        left_out["preference: an answer that is not there"] += 1
+    else:
+        yield exchange, chosen, rejected
+
+
+def _compared(session: Session, item: Feedback) -> Exchange | None:
+    """The exchange whose request both answers are to: the one that is named, else the one of an answer that is."""
+    names = [item.exchange_id]
+    if item.exchange_id is None:
+        names = [answer.get("exchange") for answer in item.value.values() if isinstance(answer, dict)]
+    found = [e for e in session.exchanges if e.choices and {e.id, e.upstream_id} & {name for name in names if name}]
+    return found[0] if found else None
 
 
 def _answer(session: Session, exchange: Exchange, answer: Any) -> Json | None:
@@ -131,7 +156,8 @@ def _answer(session: Session, exchange: Exchange, answer: Any) -> Json | None:
         return next((c.message for c in exchange.choices if c.index == answer["choice"]), None)
     if "exchange" in answer:
         named = [e for e in session.exchanges if answer["exchange"] in (e.id, e.upstream_id) and e.choices]
-        return named[0].choices[0].message if named else None
+        same = [e for e in named if canonical(e.messages) == canonical(exchange.messages)]
+        return same[0].choices[0].message if same else None
     return _message(answer.get("message", answer.get("text")))
 
 

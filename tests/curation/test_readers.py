@@ -1,0 +1,79 @@
+"""Texts become rewards by the reader that knows best of them."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from traffic import fix_splits, record_turn, say
+
+from nightschool.curation.dataset import Wanted, build_dataset
+from nightschool.curation.gathering import gather
+from nightschool.curation.readers import better_read
+from nightschool.feedback.reading.calibration import hear_texts
+from nightschool.feedback.reading.stored import insert_readings
+from nightschool.feedback.reading.values import Polarity, Reading
+from nightschool.feedback.reward import RewardRule
+from nightschool.feedback.text import TextCalibrator
+from nightschool.objectives.catalog import find_objective
+from nightschool.releases.aliases import BASE
+from nightschool.types import FeedbackKind
+
+ASKED = [{"role": "user", "content": "where is order 7"}]
+
+
+@pytest.fixture
+def store(file_store):
+    """Every text reads alike by its words; only a judge tells the good ones. Half of them have a thumb."""
+    fix_splits(file_store)
+    for number in range(200):
+        name = f"user {number}"
+        ids = (20, 21, 100 + number % 2)
+        record_turn(file_store, ASKED, "Here.", ids, (30 + number % 2, 2), session=name, user=name)
+        say(file_store, FeedbackKind.TEXT, "I got it.", author="ann", session=name)
+        if number % 4 < 2:
+            say(file_store, FeedbackKind.THUMB, number % 2 == 0, author="ann", session=name)
+    with file_store.read() as conn:
+        heard = hear_texts(conn, file_store.tenant, "shop")
+    votes = ({"raw": "", "polarity": "good"},)
+    found = []
+    for item in heard.texts:
+        good = int(heard.sessions[item.session_id or ""].principal.split()[1]) % 2 == 0
+        found.append(Reading(item.id, "judge-1", Polarity.GOOD, 1.9 if good else -1.9, votes=votes))
+    file_store.write(lambda conn: insert_readings(conn, file_store.tenant, found, time.time()))
+    return file_store
+
+
+def test_a_judge_that_knows_better_makes_the_rewards(store):
+    with store.read() as conn:
+        dataset = build_dataset(conn, store.tenant, Wanted("shop", BASE, time.time() + 1, valued=False))
+    told = {one["reader"]: one for one in dataset.summary["readers"]}
+    assert told["judge-1"]["used"]
+    soft = [sample for sample in dataset.train if sample.reward not in (0.0, 1.0)]
+    assert len(soft) > 40, "those without a thumb"
+    for sample in soft:
+        good = sample.token_ids[2] == 100
+        assert sample.reward is not None
+        assert (sample.reward > 0.85) if good else (sample.reward < 0.15)
+
+
+def test_thumbs_and_read_texts_train_kto_and_bco(store, tmp_path):
+    for name in ("kto", "bco"):
+        objective = find_objective(name)
+        with store.read() as conn:
+            dataset = gather(conn, store.tenant, Wanted("shop", BASE, time.time() + 1), objective, None)  # type: ignore
+        rule = objective.rule(calibrated=True)
+        made = objective.annotate(dataset.train, rule)
+        assert {sample.annotations["desirable"] for sample in made} == {0.0, 1.0}
+
+
+def test_words_that_cost_less_stay(store):
+    words = TextCalibrator(None, np.zeros(0), "text-1-x", {"log_loss": 0.0})  # type: ignore[arg-type]
+    with store.read() as conn:
+        rule, _ = better_read(conn, store.tenant, "shop", time.time() + 1, RewardRule(calibrator=words))
+        other, told = better_read(conn, store.tenant, "shop", time.time() + 1, RewardRule())
+    assert rule.readings is None
+    assert other.readings is not None
+    assert other.readings.reader == "judge-1"
+    assert [one["used"] for one in told] == [False, True], "the rules read nothing in these"
