@@ -24,7 +24,8 @@ def insert_readings(conn: sa.Connection, tenant: str, found: Sequence[Reading], 
     """Store readings that are new; how many were. Call it inside a write of the store."""
     dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
     insert = dialect.insert(table).on_conflict_do_nothing(index_elements=["tenant", "feedback_id", "reader"])
-    return sum(conn.execute(insert, _row(tenant, reading, now)).rowcount for reading in found)
+    insert = insert.returning(table.c.feedback_id)  # not every driver tells how many rows an insert made
+    return sum(conn.execute(insert, _row(tenant, reading, now)).first() is not None for reading in found)
 
 
 def load_readings(
