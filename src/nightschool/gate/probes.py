@@ -24,7 +24,7 @@ from nightschool.types import Json
 SHIPPED = Path(__file__).with_name("probes.jsonl")
 NUM_ANSWERED = 24
 ANSWER_TOKENS = 40
-CONCURRENCY = 8
+CONCURRENCY = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,14 @@ async def run_probes(
 
     async def answered(probe: Probe) -> tuple[str, float, float]:
         async with gate:
-            mine, theirs = await _answer(engine, candidate, probe), await _answer(engine, incumbent, probe)
+            mine, theirs = await asyncio.gather(*(_answer(engine, name, probe) for name in (candidate, incumbent)))
             return probe.id, float(accepts(probe, mine)), float(accepts(probe, theirs))
 
-    likelihoods = await asyncio.gather(*(scored(probe) for probe in items))
-    answers = await asyncio.gather(*(answered(probe) for probe in answered_sample(items)))
+    # answers take longest: they begin at once, and what is only scored fills the gaps
+    answers, likelihoods = await asyncio.gather(
+        asyncio.gather(*(answered(probe) for probe in answered_sample(items))),
+        asyncio.gather(*(scored(probe) for probe in items)),
+    )
     return Pairs(PROBE_LIKELIHOOD, tuple(likelihoods)), Pairs(PROBE_ANSWERS, tuple(answers))
 
 

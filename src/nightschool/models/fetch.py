@@ -117,11 +117,12 @@ def convert(source: Path, target: Path) -> None:
     place = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
     with quiet():
         tokenizer = AutoTokenizer.from_pretrained(**place)
-        packed = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+        packed = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.bfloat16)
         config = AutoConfig.from_pretrained(**place)
         config.__dict__.pop("quantization_config", None)  # the new weights are plain
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        model.load_state_dict(packed.state_dict())
+        with torch.device("meta"):  # its own weights would be drawn at random first, and thrown away
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model.load_state_dict(packed.state_dict(), assign=True)
         model.tie_weights()
         model.save_pretrained(target)
         tokenizer.save_pretrained(target)
