@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -43,6 +44,22 @@ def record_session(store: Store, request: str, seed: int, word: int = 7, **more:
 def say(store: Store, kind: FeedbackKind, value: Any, author: str = "ann", **target: str) -> None:
     """Feedback on `session=` or `exchange=`."""
     store.write(lambda conn: _say(conn, store.tenant, kind, value, author, **target))
+
+
+def record_words(store: Store, said: Iterable[tuple[str, str, bool | None, Json]]) -> None:
+    """For each user a session of one turn with a text about it, and a thumb unless it is `None`; in one write. The last
+    part of each is `more` of `record_turn`, and `ids`: its prompt and its reply."""
+
+    def write(conn: sa.Connection) -> None:
+        asked: list[Json] = [{"role": "user", "content": "where is order 7"}]
+        for user, text, thumb, more in said:
+            prompt, reply = more.get("ids", ((), None))
+            _turn(conn, store.tenant, asked, "Here.", prompt, reply, session=user, user=user, **more)
+            _say(conn, store.tenant, FeedbackKind.TEXT, text, session=user)
+            if thumb is not None:
+                _say(conn, store.tenant, FeedbackKind.THUMB, thumb, session=user)
+
+    store.write(write)
 
 
 def fix_splits(store: Store, key: str = "00" * 32) -> None:

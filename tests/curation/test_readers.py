@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from traffic import fix_splits, record_turn, say
+from traffic import fix_splits, record_words
 
 from nightschool.curation.dataset import Wanted, build_dataset
 from nightschool.curation.gathering import gather
@@ -18,31 +18,28 @@ from nightschool.feedback.reward import RewardRule
 from nightschool.feedback.text import TextCalibrator
 from nightschool.objectives.catalog import find_objective
 from nightschool.releases.aliases import BASE
-from nightschool.types import FeedbackKind
-
-ASKED = [{"role": "user", "content": "where is order 7"}]
+from nightschool.store.database import Store
 
 
-@pytest.fixture
-def store(file_store):
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
     """Every text reads alike by its words; only a judge tells the good ones. Half of them have a thumb."""
-    fix_splits(file_store)
-    for number in range(200):
-        name = f"user {number}"
-        ids = (20, 21, 100 + number % 2)
-        record_turn(file_store, ASKED, "Here.", ids, (30 + number % 2, 2), session=name, user=name)
-        say(file_store, FeedbackKind.TEXT, "I got it.", author="ann", session=name)
-        if number % 4 < 2:
-            say(file_store, FeedbackKind.THUMB, number % 2 == 0, author="ann", session=name)
-    with file_store.read() as conn:
-        heard = hear_texts(conn, file_store.tenant, "shop")
-    votes = ({"raw": "", "polarity": "good"},)
-    found = []
-    for item in heard.texts:
-        good = int(heard.sessions[item.session_id or ""].principal.split()[1]) % 2 == 0
-        found.append(Reading(item.id, "judge-1", Polarity.GOOD, 1.9 if good else -1.9, votes=votes))
-    file_store.write(lambda conn: insert_readings(conn, file_store.tenant, found, time.time()))
-    return file_store
+    with Store.open(tmp_path_factory.mktemp("store") / "store.sqlite") as opened:
+        fix_splits(opened)
+        said = []
+        for number in range(120):
+            ids = ((20, 21, 100 + number % 2), (30 + number % 2, 2))
+            said.append((f"user {number}", "I got it.", number % 2 == 0 if number % 4 < 2 else None, {"ids": ids}))
+        record_words(opened, said)
+        with opened.read() as conn:
+            heard = hear_texts(conn, opened.tenant, "shop")
+        votes = ({"raw": "", "polarity": "good"},)
+        found = []
+        for item in heard.texts:
+            good = int(heard.sessions[item.session_id or ""].principal.split()[1]) % 2 == 0
+            found.append(Reading(item.id, "judge-1", Polarity.GOOD, 1.9 if good else -1.9, votes=votes))
+        opened.write(lambda conn: insert_readings(conn, opened.tenant, found, time.time()))
+        yield opened
 
 
 def test_a_judge_that_knows_better_makes_the_rewards(store):
@@ -51,7 +48,7 @@ def test_a_judge_that_knows_better_makes_the_rewards(store):
     told = {one["reader"]: one for one in dataset.summary["readers"]}
     assert told["judge-1"]["used"]
     soft = [sample for sample in dataset.train if sample.reward not in (0.0, 1.0)]
-    assert len(soft) > 40, "those without a thumb"
+    assert len(soft) > 25, "those without a thumb"
     for sample in soft:
         good = sample.token_ids[2] == 100
         assert sample.reward is not None

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 from scipy import special
-from traffic import fix_splits, record_turn, release, say
+from traffic import fix_splits, record_turn, record_words, release, say
 
 from nightschool.errors import TooLittleDataError
 from nightschool.feedback.reading.calibration import MANY, Labelled, fit_calibration, hear_texts
@@ -104,14 +104,13 @@ def labelled_store(store, good_now: bool = True) -> None:
     """Texts that sound as they are meant on replies of the base; on those of the release only where `good_now`."""
     fix_splits(store)
     release(store, DIGEST, None, 1)
-    for number in range(160):
-        version = DIGEST if number >= 80 else "base"
-        good = number % 2 == 0
-        name = f"s{number}"
-        record_turn(store, ASKED, "Here.", (), None, session=name, user=f"user {number}", version=version)
-        say(store, FeedbackKind.TEXT, "Great, thanks." if good else "Useless answer.", author="ann", session=name)
-        meant = good if number < 80 or good_now else False
-        say(store, FeedbackKind.THUMB, meant, author="ann", session=name)
+    said = []
+    for number in range(100):
+        good, now = number % 2 == 0, number >= 50
+        text = "Great, thanks." if good else "Useless answer."
+        version = {"version": DIGEST if now else "base"}
+        said.append((f"user {number}", text, good and (good_now or not now), version))
+    record_words(store, said)
 
 
 def test_the_rules_are_calibrated_on_what_people_left_beside_their_texts(store):
@@ -123,7 +122,7 @@ def test_the_rules_are_calibrated_on_what_people_left_beside_their_texts(store):
     assert found.reader == LOCAL
     assert found.is_used
     assert found.calibration is not None
-    assert len(heard.texts) == found.calibration.report["rows"] < 160, "the gate's split is left out"
+    assert len(heard.texts) == found.calibration.report["rows"] < 100, "the gate's split is left out"
     assert {round(p, 1) for p in found.probabilities.values()} == {0.0, 1.0}
     assert best_of([found]) is found
     assert found.as_json()["drift"]["state"] == "steady"
@@ -135,7 +134,7 @@ def test_a_reader_that_no_longer_agrees_with_people_gives_no_rewards(store):
         [found] = calibrate(conn, store.tenant, "shop")
     assert not found.is_used
     assert best_of([found]) is None
-    # Praise was right on the base and never is on the release: gaps of about 0 and 0.25 at least.
+    # Praise was right on the base and never is on the release.
     assert found.why == DRIFTED or found.calibration is None
 
 
