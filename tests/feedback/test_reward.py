@@ -9,6 +9,7 @@ from nightschool.errors import TooLittleDataError
 from nightschool.feedback.reward import Reward, RewardRule, combine, judges, outcome, pair
 from nightschool.feedback.text import TextCalibrator, fit_text_calibrator
 from nightschool.types import Feedback, FeedbackKind, TargetKind
+from nightschool.valuation.raters import Raters
 
 
 def said(kind: FeedbackKind, value: object, at: float = 1.0, author: str = "ann") -> Feedback:
@@ -42,6 +43,20 @@ def test_silence_is_not_a_reward() -> None:
 def test_a_thumb_is_taken_at_its_word_and_the_last_one_holds() -> None:
     assert combine([said(THUMB, True)], RewardRule()).value == 1.0
     assert combine([said(THUMB, True, 1.0), said(THUMB, False, 2.0)], RewardRule()).value == 0.0
+
+
+def test_a_thumb_weighs_what_its_rater_is_worth() -> None:
+    rule = RewardRule(raters=Raters({"ann": 0.9, "bob": 0.5, "eve": 0.6}, 0.7, {}))
+    # |2 * 0.9 - 1|, whichever way it points; of a coin, nothing
+    assert combine([said(THUMB, False, author="ann")], rule) == Reward(0.0, "thumb", pytest.approx(0.8))
+    assert combine([said(THUMB, True, author="bob")], rule) == Reward(None, "a thumb that says nothing")
+    # odds 9 against 1.5: P(good) = 1.5 / 10.5
+    both = combine([said(THUMB, False, author="ann"), said(THUMB, True, author="eve")], rule)
+    assert both == Reward(0.0, "thumb", pytest.approx(1 - 2 * 1.5 / 10.5))
+    # whoever is not named is the session's user; whoever is not known, the crowd
+    nameless = replace(said(THUMB, True), author=None)
+    assert combine([nameless], rule, "ann").confidence == pytest.approx(0.8)
+    assert combine([nameless], rule, "zoe").confidence == pytest.approx(0.4)
 
 
 def test_votes_of_measured_accuracy_add_up() -> None:

@@ -14,6 +14,7 @@ from nightschool.curation.lineage import learned_from, releases_behind
 from nightschool.curation.readers import better_read
 from nightschool.curation.texts import Texts
 from nightschool.curation.trajectories import LeftOut, load_trajectories
+from nightschool.curation.votes import believe
 from nightschool.errors import TooLittleDataError
 from nightschool.feedback.reward import Reward, RewardRule, combine, pair
 from nightschool.feedback.text import TextCalibrator, fit_text_calibrator
@@ -171,11 +172,11 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
     texts = None if wanted.texts is None else Texts(conn, tenant, wanted.texts)
     loaded = load_trajectories(conn, tenant, agent, as_of, texts)
     visible = [t for t in loaded.trajectories if t.split != Split.GATE]
-    calibrator, texts = _text_calibrator(list({t.vote: t for t in visible}.values()))
-    judge = RewardRule(rule.noise_rate, calibrator)
-    judge, readers = better_read(conn, tenant, agent, as_of, judge)
+    judge, read = reward_rule(conn, tenant, wanted, visible)
     behind = releases_behind(conn, tenant, agent)
-    judged = [_Judged(t, combine(t.feedback, judge), _behind(t, behind, rule.max_staleness)) for t in visible]
+    judged = [
+        _Judged(t, combine(t.feedback, judge, t.principal), _behind(t, behind, rule.max_staleness)) for t in visible
+    ]
     fresh = [j for j in judged if j.behind <= rule.max_staleness]
     known = set() if rule.replay else learned_from(conn, tenant, anchor)
     new = [j for j in fresh if not known.intersection(j.trajectory.exchange_ids)]
@@ -200,13 +201,23 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
         "held_out": len(select) + len(silent[-SILENT_ROWS:]),
         "reasons": dict(sorted(Counter(f"{line.state.value}: {line.reason}" for line in lines).items())),
         "success_model": value_report,
-        "text_calibrator": texts,
-        "readers": readers,
+        **read,
     }
     train = tuple(_sample(j, estimates) for j in kept)
     measured = [*select, *silent[-SILENT_ROWS:]]
     held_out = tuple(_sample(j, estimates) for j in measured)
     return Dataset(agent, anchor, as_of, train, held_out, tuple(lines), summary)
+
+
+def reward_rule(
+    conn: sa.Connection, tenant: str, wanted: Wanted, visible: Sequence[Trajectory]
+) -> tuple[RewardRule, Json]:
+    """How judgements on these become rewards, learned from all that was said; and how far that can be believed."""
+    calibrator, texts = _text_calibrator(list({t.vote: t for t in visible}.values()))
+    raters, believed = believe(visible)
+    rule = RewardRule(wanted.rule.noise_rate, calibrator, raters=raters)
+    rule, readers = better_read(conn, tenant, wanted.agent, wanted.as_of, rule)
+    return rule, {"text_calibrator": texts, "readers": readers, "raters": believed}
 
 
 def row_of(sample: Sample, use: str) -> Json:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scipy import special
+
 from nightschool.feedback.reading.verdicts import Calibrated
 from nightschool.feedback.record import current_view
 from nightschool.feedback.text import TextCalibrator
 from nightschool.types import Feedback, FeedbackKind
+from nightschool.valuation.raters import Raters
 
 NO_FEEDBACK = "no feedback"
 NOT_CALIBRATED = "text not calibrated"
@@ -18,6 +21,7 @@ NO_SCALE = "number without a scale"
 NO_MEANING = "number not calibrated"
 UNCLEAR = "feedback without a verdict"
 DISAGREE = "judgements disagree"
+CARELESS = "a thumb that says nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +41,20 @@ class RewardRule:
     """How judgements become a reward.
 
     `noise_rate`: measured probability that a thumb points the wrong way; `None` takes thumbs at their
-    word. `calibrator`: reads texts; `None` leaves them unused. `readings`: the probabilities
-    of a reader that knows better, which go before its.
+    word. `calibrator`: reads texts; `None` leaves them unused. `readings`: the probabilities of a reader that knows
+    better, which go before its. `raters`: how often each author's thumb is right, where that could be told; then thumbs
+    say yes or no, and weigh by how sure they leave one.
     """
 
     noise_rate: float | None = None
     calibrator: TextCalibrator | None = None
     readings: Calibrated | None = None
+    raters: Raters | None = None
 
 
-def combine(judgements: Sequence[Feedback], rule: RewardRule) -> Reward:
-    """The strongest kind decides: an outcome, else the thumbs, else the texts. Silence is `None`, not 0.
+def combine(judgements: Sequence[Feedback], rule: RewardRule, by: str | None = None) -> Reward:
+    """The strongest kind decides: an outcome, else the thumbs, else the texts. Silence is `None`, not 0. `by` is who
+    judged where a judgement names nobody.
 
     Several thumbs are independent votes of known accuracy (8.2 of the specification): the log-odds add
     up. Without a measured noise rate disagreeing thumbs cannot be weighed, and give nothing. Where a number lies on
@@ -59,7 +66,7 @@ def combine(judgements: Sequence[Feedback], rule: RewardRule) -> Reward:
             return Reward(value, "outcome", _confidence([found]))
     thumbs = _of(current, FeedbackKind.THUMB)
     if thumbs:
-        return _vote(thumbs, rule.noise_rate)
+        return _vote(thumbs, rule.noise_rate) if rule.raters is None else _weighed(thumbs, rule.raters, by)
     texts = [str(f.value) for f in _of(current, FeedbackKind.TEXT)]
     if (
         rule.readings is not None
@@ -110,6 +117,15 @@ def _vote(thumbs: Sequence[Feedback], noise_rate: float | None) -> Reward:
         return Reward(float(votes[0] > 0), "thumb", _confidence(thumbs))
     balance = sum(votes) * math.log((1 - noise_rate) / noise_rate)
     return Reward(1 / (1 + math.exp(-balance)), "thumb", _confidence(thumbs))
+
+
+def _weighed(thumbs: Sequence[Feedback], raters: Raters, by: str | None) -> Reward:
+    """Yes or no by the sum of log-odds, with weight |2P - 1| (8.3 of the specification): a coin weighs nothing."""
+    odds = [(1 if thumb.value else -1) * special.logit(raters.of(thumb.author or by)) for thumb in thumbs]
+    p = float(special.expit(sum(odds)))
+    if p == 0.5:
+        return Reward(None, DISAGREE if len(thumbs) > 1 else CARELESS)
+    return Reward(float(p > 0.5), "thumb", _confidence(thumbs) * abs(2 * p - 1))
 
 
 def _confidence(judgements: Sequence[Feedback]) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -16,6 +17,8 @@ NUMBER = "<number>"
 MIN_TEXTS = 2
 MAX_FEATURES = 2000
 CONSTANT = 3.0
+
+Features = Callable[[Any], set[str]]
 
 
 def cluster_of(text: str) -> str:
@@ -36,17 +39,21 @@ def _words(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The features that occur in at least `MIN_TEXTS` of the texts it was made from, the most frequent first."""
+    """The features that occur in at least `MIN_TEXTS` of the texts it was made from, the most frequent first.
+
+    `features`: what a text has; anything else may stand for a text where this knows what it has.
+    """
 
     columns: dict[str, int]
+    features: Features = features_of
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> Vocabulary:
-        counts = Counter(feature for text in texts for feature in features_of(text))
+    def of(cls, texts: Iterable[Any], features: Features = features_of) -> Vocabulary:
+        counts = Counter(feature for text in texts for feature in features(text))
         kept = sorted((f for f, n in counts.items() if n >= MIN_TEXTS), key=lambda f: (-counts[f], f))
-        return cls({feature: column for column, feature in enumerate(kept[:MAX_FEATURES])})
+        return cls({feature: column for column, feature in enumerate(kept[:MAX_FEATURES])}, features)
 
-    def matrix(self, texts: Sequence[str]) -> sparse.csr_matrix:
+    def matrix(self, texts: Sequence[Any]) -> sparse.csr_matrix:
         """One row per text: presence scaled to unit length, then a constant column.
 
         Shapes: (N, len(columns) + 1). Unit length gives every text the same prior variance under a ridge;
@@ -54,7 +61,7 @@ class Vocabulary:
         """
         rows, columns, values = [], [], []
         for row, text in enumerate(texts):
-            found = sorted(self.columns[f] for f in features_of(text) if f in self.columns)
+            found = sorted(self.columns[f] for f in self.features(text) if f in self.columns)
             rows += [row] * (len(found) + 1)
             columns += [*found, len(self.columns)]
             values += [*[max(1, len(found)) ** -0.5] * len(found), CONSTANT]
