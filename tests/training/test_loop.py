@@ -132,6 +132,9 @@ def test_a_window_runs_to_its_end_within_the_budget(tmp_path: Path) -> None:
     # three held-out rows moved by 0.06 each: k3 = e^0.06 - 1.06
     assert window["drift"]["kl"] == pytest.approx(0.0018365, abs=1e-6)
     assert window["drift"]["kappa"] == pytest.approx(2 - 0.06)
+    told = window["held_out"]  # of the three, those that somebody rated
+    assert [row["log_ratio"] for row in told] == pytest.approx([0.06] * len(told))
+    assert window["drift"]["rated"] == len(told) > 0
     assert [now.step for now in notes.told] == [1, 2, 3, 4, 5, 6]
     assert {now.num_steps for now in notes.told} == {6}
     assert notes.told[-1].eta_s == 0

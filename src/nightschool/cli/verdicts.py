@@ -48,14 +48,16 @@ def verdict_answer(store: Store, verdict_id: str) -> Answer:
     decision = Decision(data["decision"])
     report = data["report"]
     tables = tuple(_table(group, report.get("inputs", {})) for group in suite_groups(report["suites"]))
+    logs = (report.get("logs") or {}).get("sentence", "")
     statement = report["rule"].get("statement", "")
     study = report.get("study") or {}
     seen = tuple(study[name]["sentence"] for name in ("teacher_audit", "watch") if name in study)
+    told = tuple(line for line in (*seen, logs, statement) if line)
     return Answer(
         "verdict",
         data["sentence"],
         data,
-        (*tables, *seen, statement) if statement else (*tables, *seen),
+        (*tables, *told),
         _next(decision, data),
         EXIT_CODES[decision],
         statement,

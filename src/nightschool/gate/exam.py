@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from nightschool.errors import InputError, MissingError, RefusedError
 from nightschool.gate import decision, spending
 from nightschool.gate.evidence import Evidence, gather
+from nightschool.gate.logs import read_logs, what_logs_say
 from nightschool.gate.reading import FALLS
 from nightschool.gate.rule import SUCCESS, ExamRule, SuiteRule, default_rule, rule_as_json, rule_from_json
 from nightschool.gate.study import study_of, warning
@@ -194,6 +195,7 @@ def _read_case(conn: sa.Connection, tenant: str, exam: sa.RowMapping) -> Case:
     pair = (exam["candidate"], exam["incumbent"])
     names = decision.Names(*(aliases.version_name(conn, tenant, exam["agent"], digest) for digest in pair))
     facts = {
+        "logs": what_logs_say(read_logs(conn, tenant, *pair)),
         "as_of": as_of,
         "opened_at": exam["opened_at"],
         "earlier_exams_of_this_pair": _earlier_exams(conn, tenant, exam),

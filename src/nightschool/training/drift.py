@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from nightschool.types import Sample
+from nightschool.types import Json, Sample
 
 WATCHED_ROWS = 48
 
@@ -87,6 +87,22 @@ def measure(samples: Sequence[Sample], logprobs: Sequence[Sequence[float | None]
         good_error=stdev(good) / math.sqrt(len(good)) if len(good) > 1 else None,
         num_labelled=len(rated),
     )
+
+
+def rated_rows(samples: Sequence[Sample], logprobs: Sequence[Sequence[float | None]]) -> list[Json]:
+    """What the gate reads of the rated ones: how each one's probability changed, in nats, beside its reward and the
+    success that was expected of it."""
+    return [
+        {
+            "exchange": sample.id,
+            "version": sample.policy_version,
+            "log_ratio": sum(_differences(sample, scores)),
+            "reward": sample.reward,
+            "expected": sample.annotations.get("p_hat"),
+        }
+        for sample, scores in zip(samples, logprobs, strict=True)
+        if sample.reward is not None
+    ]
 
 
 def choose_watched(held_out: Sequence[Sample]) -> list[Sample]:

@@ -21,7 +21,7 @@ import numpy as np
 from nightschool.errors import InputError, InterruptedRun, RefusedError
 from nightschool.objectives.loss import VALUES, Anchored, Terms, outputs_of
 from nightschool.training.backend import AdamConfig, Backend
-from nightschool.training.drift import Drift, DriftRule, choose_watched, measure
+from nightschool.training.drift import Drift, DriftRule, choose_watched, measure, rated_rows
 from nightschool.training.states import (
     TEACHER_TOP,
     TOP_IDS,
@@ -263,13 +263,15 @@ class _Window:
         went_back = reason != "all steps taken"
         if went_back:
             self.backend.open(safe_folder(self.folder, position.window, position) or self.course.parent)
-        final = measure(held_out, self.backend.forward(held_out)) if self._watches(held_out) else None
+        scores = self.backend.forward(held_out) if self._watches(held_out) else None
+        final = None if scores is None else measure(held_out, scores)
         summary: Json = {
             "steps": position.step,
             "ended": reason,
             "went_back_to_step": position.safe or 0 if went_back else None,
             "versions": dict(versions),
             "drift": None if final is None else {**final.metrics(), "rows": len(held_out), "rated": final.num_labelled},
+            "held_out": [] if scores is None else rated_rows(held_out, scores),
         }
         following = self.course.config.windows if self.ended else position.window + 1
         save_start(self.folder, self.backend, following)
