@@ -16,6 +16,8 @@ def test_what_the_rule_asks_of_the_model() -> None:
     sampled = SDPO.loss(SdpoRule(alpha=1.0, top=0, gate=5.0))
     assert (sampled.name, sampled.num_top, sampled.settings["gate"]) == ("reverse_kl", 0, 5.0)
     assert SDPO.loss(SdpoRule(alpha=1.0, top=0)).settings["gate"] is None
+    pulled = SDPO.loss(SdpoRule(alpha=1.0, top=4, clip=1.0))
+    assert (pulled.name, pulled.num_top, pulled.settings["clip"]) == ("top_pull", 4, 1.0)
     assert dense.settings["max_ratio"] == sampled.settings["max_ratio"] == 2.0
 
 
@@ -26,6 +28,9 @@ def test_what_the_rule_asks_of_the_model() -> None:
         (SdpoRule(top=0), "reverse divergence"),
         (SdpoRule(gate=1.0), "sampled tokens"),
         (SdpoRule(max_ratio=0.0), "not negative"),
+        (SdpoRule(clip=-1.0), "not negative"),
+        (SdpoRule(clip=1.0), "over top tokens"),
+        (SdpoRule(alpha=1.0, top=0, clip=1.0), "over top tokens"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(rule: SdpoRule, says: str) -> None:

@@ -12,7 +12,14 @@ from nightschool.errors import InputError
 from nightschool.objectives.advantages import Baseline, Scale, compared
 from nightschool.objectives.loss import TOP, Aggregation
 from nightschool.training.losses.batch import TokenBatch
-from nightschool.training.losses.distillation import divergence, hindsight, reverse_kl, top_divergence, with_tail
+from nightschool.training.losses.distillation import (
+    divergence,
+    hindsight,
+    reverse_kl,
+    top_divergence,
+    top_pull,
+    with_tail,
+)
 
 P, Q = [0.6, 0.3, 0.1], [0.2, 0.7, 0.1]
 
@@ -169,6 +176,24 @@ def test_a_divergence_over_top_tokens_is_that_of_its_pieces() -> None:
             outputs={TOP: logs(*P)[None, :2]},
         )
         assert top_divergence(batch, alpha=1.0).item() == pytest.approx(weight * 0.404978, abs=1e-5)
+
+
+def test_a_pull_on_top_tokens_is_clipped_and_weighed_by_the_student() -> None:
+    """Golden 6.4: p (0.6, 0.3, 0.1), q (0.2, 0.7, 0.1) give A = (-0.6, 0.254189, 0); minus that is the slope."""
+
+    def batch(top: Tensor) -> TokenBatch:
+        own = {"teacher_top": logs(*Q)[None], "reference_logprobs": torch.tensor([-1.0])}
+        return TokenBatch(torch.tensor([-1.0]), torch.tensor([0]), torch.ones(1), 1, 1, own, outputs={TOP: top})
+
+    top = logs(*P)[None].requires_grad_()
+    top_pull(batch(top), clip=1.0).backward()
+    assert top.grad is not None
+    assert top.grad[0].tolist() == pytest.approx([0.6, -0.254189, 0.0], abs=1e-5)
+    # without a clip, through the softmax: the reverse divergence's slope on logits, golden G7a
+    logits = logs(*P)[None].requires_grad_()
+    top_pull(batch(logits.log_softmax(-1)), clip=100.0).backward()
+    assert logits.grad is not None
+    assert logits.grad[0].tolist() == pytest.approx([0.416181, -0.375683, -0.040498], abs=1e-5)
 
 
 def test_gradients_agree_with_finite_differences() -> None:

@@ -23,12 +23,14 @@ class SdpoRule:
     """`alpha`: 0 the forward, 1 the reverse divergence, between them their mixture (0.5: Jensen-Shannon). `top`: how
     many tokens are compared, 0 for the sampled one alone, which knows the reverse divergence only. `max_ratio`: the
     largest weight of a token by policy over sampler. `gate`: with `top` 0, how sharply tokens that the teacher likes
-    less are left out; 0 leaves out none."""
+    less are left out; 0 leaves out none. `clip`: with `top`, nats beyond which a token is drawn no harder; each is then
+    drawn by itself, as by the reverse divergence. 0 compares whole distributions."""
 
     alpha: float = 0.5
     top: int = 20
     max_ratio: float = 2.0
     gate: float = 0.0
+    clip: float = 0.0
 
 
 def annotate(samples: Sequence[Sample], rule: SdpoRule) -> list[Sample]:
@@ -39,12 +41,14 @@ def annotate(samples: Sequence[Sample], rule: SdpoRule) -> list[Sample]:
     """
     require_tokens(samples)
     require_no_anchor(samples)
-    if not 0 <= rule.alpha <= 1 or rule.top < 0 or rule.max_ratio <= 0 or rule.gate < 0:
+    if not 0 <= rule.alpha <= 1 or rule.top < 0 or rule.max_ratio <= 0 or min(rule.gate, rule.clip) < 0:
         raise _refused("alpha lies between 0 and 1, and counts are not negative", f"The rule is {rule}.")
     if rule.top == 0 and rule.alpha != 1:
         raise _refused("a sampled token alone knows the reverse divergence", f"alpha is {rule.alpha}; set it to 1.")
     if rule.top and rule.gate:
         raise _refused("a gate is for sampled tokens", f"top is {rule.top}.")
+    if rule.clip and (rule.top == 0 or rule.alpha != 1):
+        raise _refused("a clip is for the reverse divergence over top tokens", f"The rule is {rule}.")
     return list(samples)
 
 
@@ -52,8 +56,8 @@ def loss(rule: SdpoRule) -> Loss:
     shared = {"max_ratio": rule.max_ratio, "aggregation": Aggregation.TOKEN_MEAN}
     if rule.top == 0:
         return Loss("reverse_kl", {**shared, "gate": rule.gate or None})
-    settings = {**shared, "alpha": rule.alpha}
-    return Loss("top_divergence", settings, outputs=frozenset({LOGPROBS, TOP}), num_top=rule.top)
+    name, settings = ("top_pull", {"clip": rule.clip}) if rule.clip else ("top_divergence", {"alpha": rule.alpha})
+    return Loss(name, {**shared, **settings}, outputs=frozenset({LOGPROBS, TOP}), num_top=rule.top)
 
 
 SDPO = Objective("sdpo", SdpoRule, annotate, loss, anchored=True, material=Material.WORDS)

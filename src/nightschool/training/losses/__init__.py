@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from nightschool.training.losses.clipped import clipped
-from nightschool.training.losses.distillation import hindsight, reverse_kl, top_divergence
+from nightschool.training.losses.distillation import hindsight, reverse_kl, top_divergence, top_pull
 from nightschool.training.losses.likelihood import dft, sft
 from nightschool.training.losses.log_ratio import bellman, group_variance, rebel, squared_log_ratio
 from nightschool.training.losses.preference import apo_zero, bco, dpo, ipo, kto
@@ -31,6 +31,7 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "hindsight": hindsight,
     "reverse_kl": reverse_kl,
     "top_divergence": top_divergence,
+    "top_pull": top_pull,
     "clipped": clipped,
     "ppo": ppo,
 }

@@ -77,6 +77,28 @@ def top_divergence(
     return batch.reduced(values, aggregation)
 
 
+def top_pull(
+    batch: TokenBatch,
+    clip: float = 1.0,
+    max_ratio: float | None = 2.0,
+    aggregation: Aggregation = Aggregation.TOKEN_MEAN,
+) -> Tensor:
+    """-sum over each place's likeliest tokens of sg(A) lp, with A = clip(lp_T - lp, -clip, clip) p.
+
+    Without the clip its gradient is that of the reverse divergence over these tokens alone; with it a token that the
+    teacher is sure of draws no harder than `clip` nats do. The value says little.
+
+    Implements: arXiv:2603.10165, the form over the student's likeliest tokens (unverified).
+    Shapes: the output `top` (N, K), `teacher_top` (N, K).
+    """
+    student = batch.output(TOP)
+    gap = (batch.given("teacher_top") - student.detach()).clamp(-clip, clip)
+    values = -(gap * student.detach().exp() * student).sum(dim=-1)
+    if max_ratio is not None:
+        values = values * (batch.logprobs.detach() - batch.given(REFERENCE)).exp().clamp(max=max_ratio)
+    return batch.reduced(values, aggregation)
+
+
 def divergence(student: Tensor, teacher: Tensor, alpha: float) -> Tensor:
     """The generalized Jensen-Shannon divergence of two distributions at each of N places.
 
