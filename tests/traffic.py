@@ -16,7 +16,7 @@ from nightschool.store.database import Store
 from nightschool.store.exchanges import insert_exchange
 from nightschool.store.ids import new_id
 from nightschool.store.records import Caller, Record, Timing
-from nightschool.store.schema import adapters, meta, releases
+from nightschool.store.schema import adapters, audits, meta, releases
 from nightschool.store.splits import META_KEY
 from nightschool.types import Choice, FeedbackKind, Fidelity, Json, Purpose, Sampler, TargetKind
 
@@ -80,6 +80,13 @@ def release(store: Store, digest: str, parent: str | None, number: int) -> None:
     }  # fmt: skip
     store.write(lambda conn: conn.execute(sa.insert(adapters), adapter_row))
     store.write(lambda conn: conn.execute(sa.insert(releases), release_row))
+
+
+def audited(store: Store, rewards: int = 10_000, agent: str = "shop", **more: Any) -> None:
+    """A reward audit that passed, over so many rewards. `more`: made_at, passed, report."""
+    row = {"tenant": store.tenant, "id": new_id(), "agent": agent, "made_at": time.time(), "passed": True, **more}
+    report = {"rows": rewards, "passed": row["passed"], "checks": [], **more.get("report", {})}
+    store.write(lambda conn: conn.execute(audits.insert().values(**{**row, "report": report})))
 
 
 def busy_day(store: Store, sessions: int, seed: int = 0, **more: Any) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from tiny import make_tiny_model
-from traffic import busy_day, fix_splits
+from traffic import audited, busy_day, fix_splits
 
 from nightschool.curation.dataset import CurationRule
 from nightschool.errors import InterruptedRun, RefusedError, TooLittleDataError
@@ -45,6 +45,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Store.open(path) as store:
         fix_splits(store)
         busy_day(store, 120)
+        audited(store)
     return path
 
 

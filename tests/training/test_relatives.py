@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_backend import gathered
 from tiny import make_tiny_model
-from traffic import fix_splits, record_session, say
+from traffic import audited, fix_splits, record_session, say
 
 from nightschool.errors import RefusedError
 from nightschool.models.base import load_base
@@ -130,6 +130,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 name = f"session-{request}-{word}"
                 record_session(store, f"request {request}", request, word, session=name, user=f"user-{request}")
                 say(store, FeedbackKind.THUMB, word == 7, session=name)
+        audited(store)
     return path
 
 

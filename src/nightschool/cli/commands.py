@@ -58,6 +58,7 @@ COMMANDS = (
         module="exports",
     ),
     Command("objectives", "teach", "What may be learned from what there is.", "nightschool objectives"),
+    Command("audit", "teach", "What rewards are worth, before a run.", "nightschool audit --agent support-shop"),
     Command(
         "plan", "teach", "What a run would take, and whether it fits.", "nightschool plan --model 7b --device h100"
     ),

@@ -173,6 +173,8 @@ class Demo:
             hands.run("status", "--agent", AGENT)["data"].get("decisions") or [] if words[0] == "--agent" else []
         )
         stopped = [item["run"]["id"] for item in unfinished if item["kind"] != "promote"]
+        if words[0] == "--agent":
+            hands.run("audit", *words)
         told = hands.run("train", "--resume", stopped[0]) if stopped else hands.run("train", *words)
         return told["data"]
 

@@ -14,7 +14,7 @@ from nightschool.errors import StoreError
 from nightschool.store.failpoints import fail_point
 from nightschool.store.lock import lock_file
 
-HEAD = "0080"  # newest revision under migrations/versions
+HEAD = "0090"  # newest revision under migrations/versions
 
 
 WRITER_LOCK = 0x6E69676874  # of a Postgres database: who holds it may write

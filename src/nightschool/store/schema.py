@@ -259,6 +259,20 @@ feedback = Table(
     Index("feedback_supersedes", "tenant", "supersedes"),
 )
 
+# What an agent's rewards were measured to be worth (curation.audit); the newest counts.
+audits = Table(
+    "audits",
+    metadata,
+    Column("tenant", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("made_at", Float, nullable=False),
+    Column("passed", Boolean, nullable=False),
+    Column("report", JSON, nullable=False),
+    PrimaryKeyConstraint("tenant", "id"),
+    Index("audits_recent", "tenant", "agent", "made_at"),
+)
+
 datasets = Table(
     "datasets",
     metadata,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nightschool import __version__
+from nightschool.curation.audit import require_audit
 from nightschool.curation.dataset import Dataset, Line, Rows, Told, Wanted
 from nightschool.curation.gathering import from_file, gather
 from nightschool.curation.legal import require_legal
@@ -144,6 +145,8 @@ def _choose(store: Store, run: Run, folder: Path, config: StudyConfig, data: Pat
     if data is None:
         with store.read() as conn:
             dataset = gather(conn, store.tenant, wanted, objective, renderer)
+            if objective.material.shape == Material.JUDGED:
+                require_audit(conn, store.tenant, run.agent, len(dataset.train))
     else:
         dataset = from_file(data, wanted, objective, renderer)
     require_legal(objective, _rule(config), dataset, data)
