@@ -59,6 +59,25 @@ def test_a_thumb_weighs_what_its_rater_is_worth() -> None:
     assert combine([nameless], rule, "zoe").confidence == pytest.approx(0.4)
 
 
+def checklist(*criteria: object) -> dict[str, object]:
+    return {"criteria": [{"met": met, "weight": weight} for met, weight in criteria]}  # type: ignore[misc]
+
+
+def test_a_checklist_is_the_share_that_was_met() -> None:
+    # golden G8a: weights 1, 0.7, 0.3, 0.9, all met but the third: 2.6 / 2.9
+    found = outcome(checklist((True, 1), (True, 0.7), (False, 0.3), (True, 0.9)))
+    assert found == pytest.approx(0.896552, abs=1e-6)
+    assert outcome({"criteria": [{"met": True}, {"met": False}]}) == 0.5
+    assert outcome({"criteria": [{"met": False}], "success": True}) == 1.0
+
+
+@pytest.mark.parametrize("criteria", [[], "x", ["x"], [{}], [{"met": 1}], [{"met": True, "weight": 0}],
+    [{"met": True, "weight": "2"}], [{"met": True, "weight": float("nan")}],
+    [{"met": True, "weight": True}]])  # fmt: skip
+def test_a_checklist_that_cannot_be_read_says_nothing(criteria: object) -> None:
+    assert outcome({"criteria": criteria}) is None
+
+
 def test_votes_of_measured_accuracy_add_up() -> None:
     votes = [said(THUMB, True, author="a"), said(THUMB, True, author="b"), said(THUMB, False, author="c")]
     # golden G8a: {+1, +1, -1} at accuracy 0.8 and prior 0.5: 0.8, not 0.667

@@ -91,14 +91,31 @@ def judges(item: Feedback) -> bool:
 
 
 def outcome(value: Any) -> float | None:
-    """Success within 0 and 1 from an outcome: true or false, a number, or {"success": either}."""
+    """Success within 0 and 1 from an outcome: true or false, a number, {"success": either}, or a checklist
+    {"criteria": [{"met": true, "weight": 2}, ...]}, of which it is the share that was met, by weight.
+
+    Implements: Gunjal et al., arXiv:2507.17746 (explicit rubric). Edge: a criterion without a weight weighs 1; a
+    checklist with one that cannot be read says nothing.
+    """
     if isinstance(value, dict):
-        value = value.get("success")
+        value = value["success"] if "success" in value else _met(value.get("criteria"))
     if isinstance(value, bool):
         return float(value)
     if isinstance(value, int | float) and math.isfinite(value) and 0 <= value <= 1:
         return float(value)
     return None
+
+
+def _met(criteria: Any) -> float | None:
+    if not isinstance(criteria, list) or not criteria:
+        return None
+    read = [(c.get("met"), c.get("weight", 1)) if isinstance(c, dict) else (None, 1) for c in criteria]
+    for met, weight in read:
+        if not isinstance(met, bool) or isinstance(weight, bool) or not isinstance(weight, int | float):
+            return None
+        if not (math.isfinite(weight) and weight > 0):
+            return None
+    return sum(weight for met, weight in read if met) / sum(weight for _, weight in read)
 
 
 def pair(judgements: Sequence[Feedback]) -> tuple[str, bool] | None:
