@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from patience import wait_until
-from traffic import busy_day, record_session, say
+from traffic import audited, busy_day, record_session, say
 from up_process import lives
 
 from nightschool.client import Client
@@ -344,6 +344,7 @@ def test_ctrl_c_before_a_night_has_begun_to_train_can_be_resumed(closed_shop, ru
     closed_shop.settings.write_text(f"{closed_shop.settings.read_text()}\n{SHORT_NIGHT}")
     with closed_shop.store() as store:
         busy_day(store, 80)
+        audited(store)
     with command(closed_shop, "train", "--agent", "shop") as training:
         wait_until(lambda: list(closed_shop.state.glob("runs/*/config.json")))
         code, lines = ctrl_c(training)

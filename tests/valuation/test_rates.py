@@ -74,8 +74,8 @@ def test_a_biased_guess_is_put_right() -> None:
 
 
 def test_agreement_beyond_chance() -> None:
-    # five rows each: a agrees 4 of 5, chance 0.5: (0.8 - 0.5) / 0.5
-    assert agreement([1, 1, 1, 0, 0], [1, 1, 1, 1, 0]) == pytest.approx((0.8 - 0.56) / 0.44)
+    # they agree on 4 of 5, by chance on 0.6 * 0.8 + 0.4 * 0.2 = 0.56
+    assert agreement([True] * 3 + [False] * 2, [True] * 4 + [False]) == pytest.approx((0.8 - 0.56) / 0.44)
     ten = [True] * 5 + [False] * 5
     other = [True] * 4 + [False] + [True] + [False] * 4
     assert agreement(ten, other) == near(0.6)

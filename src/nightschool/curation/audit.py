@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
-from nightschool.curation.dataset import CurationRule, reward_rule
+from nightschool.curation.dataset import CurationRule, Wanted, reward_rule
 from nightschool.curation.trajectories import load_trajectories
 from nightschool.errors import NightschoolError, RefusedError
 from nightschool.feedback.record import current_view
@@ -37,7 +37,7 @@ def make_audit(store: Store, agent: str, rule: CurationRule, renderer: Renderer)
         loaded = load_trajectories(conn, store.tenant, agent, now)
         visible = list({t.vote: t for t in loaded.trajectories if t.split != Split.GATE}.values())
         first_chosen = list(_first_chosen(conn, store.tenant, agent))
-    judge, told = reward_rule(visible, rule)
+        judge, told = reward_rule(conn, store.tenant, Wanted(agent, "", now, rule), visible)
     rows = _rewarded(visible, judge, renderer)
     checks = audit(rows, first_chosen)
     passed = all(check.standing is not Standing.BROKEN for check in checks)
