@@ -27,7 +27,7 @@ ifdef NAME
 	$(BIN)/python benchmarks/$(NAME).py $(ARGS)
 else
 	@echo "make bench NAME=... [ARGS=...], one of:"
-	@cd benchmarks && for file in [a-z]*.py objectives/[a-z]*.py speed/[a-z]*.py; do \
+	@cd benchmarks && for file in [a-z]*.py feedback/[a-z]*.py objectives/[a-z]*.py speed/[a-z]*.py; do \
 	  case $$file in common.py | objectives/harness.py | objectives/reader.py) continue ;; esac; \
 	  echo "  $${file%.py}	$$(head -1 $$file | tr -d '"')"; \
 	done

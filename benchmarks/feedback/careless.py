@@ -159,4 +159,4 @@ def draw(figure: Any, seeds: list[Seed]) -> None:
 
 
 if __name__ == "__main__":
-    Experiment("careless", SETTINGS, play, rows_of, draw).main(__doc__)
+    Experiment("careless", SETTINGS, play, rows_of, draw, group="feedback").main(__doc__)

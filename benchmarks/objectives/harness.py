@@ -179,7 +179,8 @@ def claim(name: str, differences: Sequence[float], digits: int = 3) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """`settings` are fixed before seeds are compared; a seed that was played under others is played again."""
+    """`settings` are fixed before seeds are compared; a seed that was played under others is played again. `group`: the
+    folder of benchmarks that it stands in."""
 
     name: str
     settings: Mapping[str, Any]
@@ -187,6 +188,7 @@ class Experiment:
     rows: Callable[[list[Seed]], list[Row]]
     draw: Callable[[Any, list[Seed]], None]
     size: tuple[float, float] = (7.2, 3.2)
+    group: str = "objectives"
 
     def main(self, doc: str | None, seeds: int = FEWEST) -> None:
         """Play what is not there yet, then tell the table and draw the figure. A figure of fewer than `FEWEST` seeds
@@ -196,10 +198,10 @@ class Experiment:
         found = [self._seed(seed) for seed in range(asked.seeds)]
         self._figure(found)
         seconds = sum(seed["seconds"] for seed in found)
-        report(f"objectives/{self.name}", asked, self.rows(found), machine, settings=self.settings, seconds=seconds)
+        report(f"{self.group}/{self.name}", asked, self.rows(found), machine, settings=self.settings, seconds=seconds)
 
     def _seed(self, seed: int) -> Seed:
-        path = OUT / "objectives" / self.name / f"seed-{seed}.json"
+        path = OUT / self.group / self.name / f"seed-{seed}.json"
         if path.exists():
             kept = json.loads(path.read_text())
             if kept["settings"] == json.loads(json.dumps(self.settings)):
@@ -218,7 +220,7 @@ class Experiment:
         matplotlib.rcParams["svg.hashsalt"] = self.name  # the same seeds give the same file
         figure = Figure(figsize=self.size, layout="constrained")
         self.draw(figure, seeds)
-        folder = DOCS if len(seeds) >= FEWEST else OUT / "objectives"
+        folder = DOCS if len(seeds) >= FEWEST else OUT / self.group
         figure.savefig(folder / f"evidence_{self.name}.svg", metadata={"Date": None})
 
 
