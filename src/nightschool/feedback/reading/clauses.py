@@ -37,6 +37,25 @@ ENGLISH = OPENERS | frozenset(_THINGS.split())
 MIN_ENGLISH = 0.4  # of a clause's words: what is written in another language could say anything
 _BARE = "bring sing ring fling sting spring string embed feed need shed speed heed proceed exceed succeed"
 BARE = frozenset(_BARE.split())
+# What may stand before a bare verb as well as before a statement: the next word decides.
+_ADVERBS = (
+    "and but so or also too very really quite just only still even again already yet almost totally completely "
+    "absolutely simply honestly frankly sadly unfortunately actually apparently maybe perhaps sorry ok okay well "
+    "yes hi hello not never thanks thank now here today please"
+)
+ADVERBS = frozenset(_ADVERBS.split())
+# What may introduce an order as well as a statement: somebody has to do something after it.
+_LEADING = (
+    "until because since after before although though if as like than instead without with within in on at of for "
+    "from by to about into over under between against when whether while where"
+)
+LEADING = frozenset(_LEADING.split())
+_SUBJECTS = (
+    "i i'm i've i'd we we're we've you you're you've you'd he she they they're it it's that's there's was were is "
+    "are am had has have did does could would cannot got gave told said sent went came made found felt kept left "
+    "lost paid bought took wrote"
+)
+SUBJECTS = frozenset(_SUBJECTS.split())
 # What makes an order of a statement, unless it is the writer's own need.
 ORDER = re.compile(
     r"\b(?:you|it|this|that|they|the \w+|(?:ai|bot|agent|assistant|model|system)s?|repl(?:y|ies)|answers?|responses?) "
@@ -44,6 +63,11 @@ ORDER = re.compile(
     r"|should(?! (?:not )?(?:have|of)\b|n't have\b|'ve\b))"
     r"|\b(?:always|every time|each time|whenever|in (?:the )?future|next time|at all times|by default)\b"
     r"|\b(?:i|we) (?:hereby|order|command|instruct|demand|require|expect|urge|(?:want|need|would like|'d like) you)\b"
+    r"|\b(?:important|necessary|essential|mandatory|imperative|vital|crucial|required|needed) (?:to|that)\b"
+    r"|\bonly allowed\b"
+    r"|\bthe (?:correct|right|only|best|proper) (?:answer|reply|response|name|word)\b.{0,60}\bis\b"
+    r"|\bbe (?:happy|nice|good|great|better|glad) if\b"
+    r"|\b(?:told|instructed|ordered|asked) by (?:the|your|my|an?) (?:system|admin\w*|boss|developer|owner|manager)\b"
     r"|\bplease\b|\bmake sure\b|\bbe sure\b|\bremember to\b|\bkindly\b|\blet's\b"
     r"|(?<!\bi )(?<!\bwe )(?<!\byou )(?<!\bthey )\b(?:do not|don't)\b",
     re.I,
@@ -98,10 +122,20 @@ def _states(clause: str) -> bool:
     found = WORD.findall(clause.casefold().replace("’", "'"))
     if len(found) <= 1:
         return bool(found)
-    first = found[0]
-    if first in BARE or sum(map(_is_english, found)) < MIN_ENGLISH * len(found):
+    if sum(map(_is_english, found)) < MIN_ENGLISH * len(found):
         return False
+    start = next((place for place, word in enumerate(found) if word not in ADVERBS), len(found) - 1)
+    first, rest = found[start], found[start + 1 :]
+    if first in BARE:
+        return False
+    if first in LEADING:
+        return any(map(_tells, rest))
     return first in OPENERS or first.endswith(("ing", "ed")) or first.isdecimal()
+
+
+def _tells(word: str) -> bool:
+    """Whether a word shows that somebody did, was or had something."""
+    return word in SUBJECTS or word.endswith("n't") or (word.endswith("ed") and word not in BARE)
 
 
 def _is_english(word: str) -> bool:
