@@ -3,6 +3,7 @@
 import pytest
 from fake_engine import serve
 from fake_judge import FakeJudge, vote
+from traffic import busy_day
 
 from nightschool.access.identity import Access
 from nightschool.cli.serving import gateway_settings
@@ -127,3 +128,28 @@ def test_read_asks_the_judge_that_is_configured(run, store, state):
     assert [one["used"] for one in data["readers"]["shop"]] == [False, False]
     said(store, NOW + 1, exchange="x-1", kind="text", value="Hm again.")
     assert run("feedback", "read").code == 5, "nobody answers there any more"
+
+
+def test_signals_are_shown_before_they_are_learned(run, store):
+    busy_day(store, 20)
+    told = run("feedback", "signals")
+    assert told.code == 0
+    head = told.out.splitlines()[0]
+    assert "sessions of shop" in head
+    assert "They are shown, not trained: " in head
+    assert "50 would do." in head
+    rows = [line.split("\t") for line in told.out.splitlines()[2:]]
+    assert {"messages", "reply words"} <= {row[0] for row in rows}
+    assert all(row[2:] == [""] * 5 for row in rows)
+
+
+def test_signals_are_weighed_where_enough_was_judged(run, store):
+    busy_day(store, 130)
+    found = run("feedback", "signals", "--agent", "shop", "--json").document
+    assert found["kind"] == "feedback.signals"
+    data = found["data"]
+    assert data["labelled"] >= 50
+    # sessions differ in numbers alone, and no signal in any of them
+    assert data["model"]["auc"] == {"value": 0.5, "low": 0.5, "high": 0.5}
+    assert (data["trains"], "may not train" in found["answer"]) == (False, True)
+    assert run("feedback", "signals", "--sessions", "60", "--json").document["data"]["sessions"] == 60

@@ -1,4 +1,4 @@
-"""`nightschool feedback`: what was heard, what waits, what texts mean, and files of feedback taken in."""
+"""`nightschool feedback`: what was heard, what waits, what texts and signals mean, and files of feedback taken in."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from nightschool.cli.answer import Answer, Call, Table
 from nightschool.cli.options import new_app
 from nightschool.cli.readings import read
+from nightschool.cli.signals import signals
 
 if TYPE_CHECKING:
     from nightschool.types import Json
@@ -20,6 +21,7 @@ LISTED = 50
 
 app = new_app()
 app.command()(read)
+app.command()(signals)
 
 
 @app.callback()

@@ -21,6 +21,7 @@ from nightschool.curation.turns import Turn, load_turns
 from nightschool.feedback.record import load_feedback
 from nightschool.feedback.reward import judges
 from nightschool.objectives.legality import RETRIED, SIDE_BRANCH
+from nightschool.store.mainline import main_branch
 from nightschool.store.matching import content_text
 from nightschool.store.tree import load_branch
 from nightschool.types import Branch, Feedback, Purpose, Sample, Sampler, Split, Trajectory
@@ -84,30 +85,6 @@ def load_trajectories(
     return Loaded(tuple(sorted(trajectories, key=lambda t: (t.last_at, t.exchange_ids))), tuple(left_out))
 
 
-def main_branch(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns of the main branch, in order; a reply that was cut off counts where the agent went on from it.
-
-    Of replies to one history the longest continuation counts, of equals the later. A branch begun anew (a
-    harness that keeps its own memory) goes on with it, unless it repeats a beginning.
-    """
-    by_id = {turn.id: turn for turn in turns}
-    chains: dict[str, list[Turn]] = {}
-    tops: dict[str, str | None] = {}
-    for turn in sorted(turns, key=lambda t: (t.started_at, t.id)):
-        if turn.branch != Branch.MAIN:
-            continue
-        above = _main_above(turn, by_id)
-        chains[turn.id] = [*chains.get(above or "", []), turn]
-        top = chains[turn.id][0]
-        tops[turn.id] = top.leaf_hash or top.id
-    best: dict[str | None, list[Turn]] = {}
-    for turn_id, chain in chains.items():
-        if chain[-1].status == "ok":
-            known = best.get(tops[turn_id], [])
-            best[tops[turn_id]] = max(known, chain, key=lambda c: (len(c), c[-1].started_at if c else 0.0))
-    return [turn for chain in sorted(best.values(), key=lambda c: c[0].started_at) for turn in chain]
-
-
 def rows_of(main: Sequence[Turn]) -> list[list[Turn]]:
     """The main branch cut where a prompt does not begin with the tokens of the turn before it."""
     rows: list[list[Turn]] = []
@@ -117,14 +94,6 @@ def rows_of(main: Sequence[Turn]) -> list[list[Turn]]:
         else:
             rows.append([turn])
     return rows
-
-
-def _main_above(turn: Turn, by_id: dict[str, Turn]) -> str | None:
-    """The nearest turn of the main branch that this one goes on from, perhaps by way of a summary."""
-    above = by_id.get(turn.above_id or "")
-    while above is not None and above.branch != Branch.MAIN:
-        above = by_id.get(above.above_id or "")
-    return None if above is None else above.id
 
 
 def _of_session(

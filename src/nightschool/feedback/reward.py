@@ -12,6 +12,7 @@ from scipy import special
 from nightschool.feedback.reading.verdicts import Calibrated
 from nightschool.feedback.record import current_view
 from nightschool.feedback.text import TextCalibrator
+from nightschool.feedback.values import IMPLICIT
 from nightschool.types import Feedback, FeedbackKind
 from nightschool.valuation.raters import Raters
 
@@ -58,9 +59,10 @@ def combine(judgements: Sequence[Feedback], rule: RewardRule, by: str | None = N
 
     Several thumbs are independent votes of known accuracy (8.2 of the specification): the log-odds add
     up. Without a measured noise rate disagreeing thumbs cannot be weighed, and give nothing. Where a number lies on
-    its scale is no probability of success; categories, corrections and preferences are none either.
+    its scale is no probability of success; categories, corrections and preferences are none either, and signals that
+    nobody gave on purpose (source `implicit`) are weighed by `feedback.implicit` alone.
     """
-    current = current_view(judgements)
+    current = [found for found in current_view(judgements) if found.source != IMPLICIT]
     for found in reversed(_of(current, FeedbackKind.OUTCOME)):
         if (value := outcome(found.value)) is not None:
             return Reward(value, "outcome", _confidence([found]))
@@ -84,7 +86,9 @@ def combine(judgements: Sequence[Feedback], rule: RewardRule, by: str | None = N
 
 
 def judges(item: Feedback) -> bool:
-    """Whether an item can decide about success: a readable outcome, a thumb or a text."""
+    """Whether an item can decide about success: a readable outcome, a thumb or a text, said on purpose."""
+    if item.source == IMPLICIT:
+        return False
     if item.kind == FeedbackKind.OUTCOME:
         return outcome(item.value) is not None
     return item.kind in (FeedbackKind.THUMB, FeedbackKind.TEXT)
@@ -120,7 +124,7 @@ def _met(criteria: Any) -> float | None:
 
 def pair(judgements: Sequence[Feedback]) -> tuple[str, bool] | None:
     """The text and the thumb of a target that has both and whose thumbs agree, for the text calibrator."""
-    current = current_view(judgements)
+    current = [found for found in current_view(judgements) if found.source != IMPLICIT]
     thumbs = {bool(f.value) for f in _of(current, FeedbackKind.THUMB)}
     texts = [str(f.value) for f in _of(current, FeedbackKind.TEXT)]
     return ("\n".join(texts), thumbs.pop()) if texts and len(thumbs) == 1 else None

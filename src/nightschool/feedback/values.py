@@ -12,6 +12,7 @@ from nightschool.types import FeedbackKind, Json, TargetKind
 
 MAX_TEXT_CHARS = 65_536
 MAX_CATEGORY_CHARS = 256
+IMPLICIT = "implicit"  # the source of what nobody said on purpose
 THUMBS = {"up": True, "down": False}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from nightschool.feedback.values import IMPLICIT
 from nightschool.store.schema import feedback, sessions
 
 UP, DOWN, SILENT = "up", "down", "silent"
@@ -14,9 +15,9 @@ UP, DOWN, SILENT = "up", "down", "silent"
 def thumb_scores(tenant: str, session_ids: Sequence[str] | sa.Select | None = None) -> sa.Subquery:
     """(session_id, score, num_thumbs, last_at) of every session with a thumb, or of `session_ids` alone.
 
-    The last thumb of each author counts, unless something supersedes it; those on single tool calls do not. Ups count
-    one, downs minus one. A session is up when `score` is
-    above zero; authors who disagree evenly leave it at zero, which counts as down.
+    The last thumb of each author counts, unless something supersedes it; those on single tool calls, and those that
+    nobody gave on purpose, do not. Ups count one, downs minus one. A session is up when `score` is above
+    zero; authors who disagree evenly leave it at zero, which counts as down.
     """
     f = feedback.c
     author = (f.session_id, f.source, f.author)
@@ -29,6 +30,7 @@ def thumb_scores(tenant: str, session_ids: Sequence[str] | sa.Select | None = No
     rows = sa.select(*columns).where(
         f.tenant == tenant,
         f.kind == "thumb",
+        f.source != IMPLICIT,
         f.state == "matched",
         f.session_id.is_not(None),
         f.target_kind != "tool_call",
@@ -52,7 +54,8 @@ def thumb_scores(tenant: str, session_ids: Sequence[str] | sa.Select | None = No
 def has_thumb(tenant: str) -> sa.Exists:
     """Whether the session of the enclosing query was judged by anybody."""
     f, s = feedback.c, sessions.c
-    return sa.exists().where(f.tenant == tenant, f.session_id == s.id, f.kind == "thumb", f.state == "matched")
+    said = (f.kind == "thumb", f.source != IMPLICIT, f.state == "matched")
+    return sa.exists().where(f.tenant == tenant, f.session_id == s.id, *said)
 
 
 def is_up() -> sa.ColumnElement[bool]:
