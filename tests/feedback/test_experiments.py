@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -17,7 +19,9 @@ from matplotlib.figure import Figure
 FOLDERS = [Path(__file__).parents[2] / "benchmarks" / name for name in ("feedback", "objectives")]
 SMALL: dict[str, dict[str, Any]] = {
     "careless": {"raters": 60, "thumbs_each": 10, "betas": [2, 0.5, 0.25, 0.1]},
+    "implicit": {"draws": 20},
 }
+ON_REAL_RUNS = ("implicit",)
 
 
 @pytest.fixture
@@ -42,6 +46,8 @@ def test_all_are_tried() -> None:
 def test_an_experiment_plays_tells_and_draws(
     experiments: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
+    if name in ON_REAL_RUNS and not os.environ.get("NIGHTSCHOOL_DATA"):
+        pytest.skip("NIGHTSCHOOL_DATA names no folder of real runs")
     module = importlib.import_module(name)
     monkeypatch.setattr(module, "OUT", tmp_path, raising=False)
     torch.set_default_dtype(torch.float64)  # the harness, imported once, says so to its own process
@@ -59,3 +65,16 @@ def check(module: ModuleType, seeds: list[dict[str, Any]]) -> None:
     figure = Figure()
     module.draw(figure, seeds)
     assert figure.axes
+
+
+def test_signals_are_compared_the_way_round_that_suits_each(experiments: None) -> None:
+    module = importlib.import_module("implicit")
+    areas = {module.TOGETHER: [0.8, 0.7, 0.9], "messages": [0.6, 0.5, 0.8], "escalation": [0.3, 0.2, 0.5]}
+    other = {name: [value - 0.1 for value in found] for name, found in areas.items()}
+    seeds = [{"airline": {"areas": areas}}, {"airline": {"areas": other}}]
+    # of two seeds 0.75 and 0.55: 0.2 more; of an escalation 0.25, which read the other way round is 0.75: nothing more
+    assert module.better(seeds, "airline", "messages").value == pytest.approx(0.2)
+    found = module.better(seeds, "airline", "escalation")
+    # draws: 0.65 - (1 - 0.15) and 0.85 - (1 - 0.45)
+    ends = np.quantile([-0.2, 0.3], [0.025, 0.975])
+    assert (found.value, found.low, found.high) == pytest.approx((0.0, *ends))
