@@ -11,6 +11,7 @@ import typer
 
 from nightschool.cli.answer import Answer, Call, Table
 from nightschool.cli.options import new_app
+from nightschool.cli.rates import rates
 from nightschool.cli.readings import read
 from nightschool.cli.signals import signals
 
@@ -21,6 +22,7 @@ LISTED = 50
 
 app = new_app()
 app.command()(read)
+app.command()(rates)
 app.command()(signals)
 
 

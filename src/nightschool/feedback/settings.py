@@ -12,7 +12,7 @@ from nightschool.feedback.paths import Path, parse_path
 from nightschool.feedback.reading.settings import judge_settings
 from nightschool.types import TargetKind
 
-KEYS = ("parked_days", "webhooks", "judge")
+KEYS = ("parked_days", "webhooks", "judge", "poll")
 WEBHOOK_KEYS = ("secret_env", "signature", "key_type", "key", "name", "value", "success", "failure", "time", "when")
 SIGNATURES = ("standard", "github", "stripe")
 KEY_TYPES = (TargetKind.EXTERNAL_KEY, TargetKind.EXCHANGE, TargetKind.SESSION)
@@ -43,11 +43,13 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackSettings:
-    """`parked_s`: how long feedback waits for its target. `webhooks` by name. `privacy`: what is not stored."""
+    """`parked_s`: how long feedback waits for its target. `webhooks` by name. `privacy`: what is not stored. `poll`:
+    the share of replies that ask for an opinion."""
 
     parked_s: float = 90 * DAY_S
     webhooks: Mapping[str, Webhook] = field(default_factory=dict)
     privacy: Privacy = field(default_factory=Privacy)
+    poll: float = 0.0
 
 
 def feedback_settings(table: Mapping[str, Any], environment: Mapping[str, str]) -> FeedbackSettings:
@@ -60,7 +62,11 @@ def feedback_settings(table: Mapping[str, Any], environment: Mapping[str, str]) 
     webhooks = table.get("webhooks", {})
     if not isinstance(webhooks, Mapping) or not all(isinstance(hook, Mapping) for hook in webhooks.values()):
         raise ConfigError("[feedback] webhooks is not a table.", "", "Write [feedback.webhooks.NAME].")
-    return FeedbackSettings(days * DAY_S, {name: _webhook(name, hook, environment) for name, hook in webhooks.items()})
+    poll = table.get("poll", 0.0)
+    if isinstance(poll, bool) or not isinstance(poll, int | float) or not 0 <= poll <= 1:
+        raise ConfigError(f"[feedback] poll = {poll!r} is no share of replies.", "It lies within 0 and 1.", "")
+    hooks = {name: _webhook(name, hook, environment) for name, hook in webhooks.items()}
+    return FeedbackSettings(days * DAY_S, hooks, poll=float(poll))
 
 
 def _webhook(name: str, table: Mapping[str, Any], environment: Mapping[str, str]) -> Webhook:

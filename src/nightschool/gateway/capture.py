@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from nightschool.feedback.polling import POLLED
 from nightschool.gateway.dialects.chat import CHAT
 from nightschool.gateway.dialects.dialect import Dialect, ParsedReply
 from nightschool.gateway.dialects.flags import suspicions
@@ -63,7 +64,7 @@ class Capture:
     `caller` reads who asked, of the request's headers and fields. `dialect` is the client's, `reply_dialect`
     the one in which the engine answered. `reply` holds what it sent, `is_stream` whether as server-sent events.
     `earlier` holds messages that the request named instead of carrying them. `failure` is what the gateway itself
-    saw go wrong.
+    saw go wrong. `polled`: the reply asks for an opinion.
     """
 
     id: str
@@ -81,6 +82,7 @@ class Capture:
     status: str = "ok"
     failure: str | None = None
     tenant: str = "default"
+    polled: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -118,7 +120,7 @@ def derive_record(capture: Capture) -> Record:
         upstream_id=parsed.upstream_id,
         context_complete=asked.context_complete,
         fidelity_reason=parsed.tokens_missing if complete else None,
-        flags=suspicions(asked.tools, parsed.choices),
+        flags=(*suspicions(asked.tools, parsed.choices), *((POLLED,) if capture.polled else ())),
         usage=_usage(status, parsed),
     )
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nightschool.errors import NightschoolError, UpstreamError
+from nightschool.feedback.polling import is_polled
 from nightschool.gateway.aliases import AliasTable, Route
 from nightschool.gateway.capture import Capture, Stopwatch
 from nightschool.gateway.dialects.dialect import ClientRequest, Dialect, SafeReading, read_request
@@ -68,7 +69,8 @@ class Turn:
     def headers(self) -> Headers:
         """The gateway's headers, and with them the moment of the first byte."""
         overhead_ms = self.capture.watch.mark_first_byte()
-        return gateway_headers(self.capture.id, self.capture.policy, overhead_ms)
+        told = gateway_headers(self.capture.id, self.capture.policy, overhead_ms)
+        return [*told, (b"x-nightschool-poll", b"1")] if self.capture.polled else told
 
 
 def gateway_headers(exchange_id: str, policy: str, overhead_ms: float) -> Headers:
@@ -121,6 +123,7 @@ class Proxy:
             return
         capture = Capture(exchange_id, caller, raw, request.fields, watch, route.policy, tenant=identity.tenant)
         capture.dialect, capture.reply_dialect, capture.earlier = dialect, passage.dialect, earlier
+        capture.polled = is_polled(exchange_id, self.settings.feedback.poll)
         upstream = self.settings.upstream
         path = upstream_path(passage.dialect.path, scope, upstream)
         turn = Turn(passage, capture, send, path, forwarded(scope, upstream, self.settings.access.is_ours))
