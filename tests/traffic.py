@@ -41,7 +41,7 @@ def record_session(store: Store, request: str, seed: int, word: int = 7, **more:
     return store.write(lambda conn: _session(conn, store.tenant, request, seed, word, **more))
 
 
-def say(store: Store, kind: FeedbackKind, value: Any, author: str = "ann", **target: str) -> None:
+def say(store: Store, kind: FeedbackKind, value: Any, author: str | None = None, **target: str) -> None:
     """Feedback on `session=` or `exchange=`."""
     store.write(lambda conn: _say(conn, store.tenant, kind, value, author, **target))
 
@@ -165,7 +165,9 @@ def _session(conn: sa.Connection, tenant: str, request: str, seed: int, word: in
     return [one, two]
 
 
-def _say(conn: sa.Connection, tenant: str, kind: FeedbackKind, value: Any, author: str = "ann", **target: str) -> None:
+def _say(
+    conn: sa.Connection, tenant: str, kind: FeedbackKind, value: Any, author: str | None = None, **target: str
+) -> None:
     ((where, target_id),) = target.items()
     item = NewFeedback(TargetKind(where), target_id, kind, value, name=kind.value, author=author)
     insert_feedback(conn, tenant, item, admin=False, now=time.time())

@@ -194,6 +194,7 @@ class Feedback:
 
     `scale` is (low, high) of a number. `turn` counts where a session's turn was named, `tool_call` is a position in
     the reply (`tool_call_id` the name its sender gave); `supersedes` is the id of the item that this one replaces.
+    `origin` is the way it came: api, browser, webhook, otel, or an import's id; `key_id` the key that brought it.
     """
 
     id: str
@@ -214,6 +215,8 @@ class Feedback:
     tool_call: int | None = None
     tool_call_id: str | None = None
     supersedes: str | None = None
+    origin: str = "api"
+    key_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from nightschool.cli import study
-from nightschool.cli.settings import overridden
+from nightschool.cli.settings import overridden, study_config
 from nightschool.cli.study import Watched, rounded
+from nightschool.config import Config
+from nightschool.curation.influence import Cap
 from nightschool.errors import ConfigError
 from nightschool.objectives.oapl import OAPL
 from nightschool.objectives.sft import SFT
@@ -102,6 +104,23 @@ def test_settings_lie_over_the_defaults():
     assert night.loop.optimizer.learning_rate == 1.0
     assert night.loop.batch_size == default_config(OAPL).loop.batch_size
     assert overridden(default_config(SFT), {}, "training.sft") == default_config(SFT)
+
+
+def test_what_holds_for_all_objectives_lies_under_their_own_tables():
+    shared = {"max_staleness": 2, "influence": {"principal": {"share": 0.05}, "trusted": ["code"]}}
+    settings = Config(tables={"training": {"curation": shared, "oapl": {"curation": {"max_staleness": 3}}}})
+    assert study_config(settings, SFT).curation.max_staleness == 2
+    curation = study_config(settings, OAPL).curation
+    assert curation.max_staleness == 3
+    assert curation.influence.principal == Cap(0.05, 2, 50)
+    assert curation.influence.trusted == ("code",)
+    assert study_config(Config(), OAPL) == default_config(OAPL)
+    for wrong, match in (
+        ({"x": 1}, r"\[training.curation\] has no setting 'x'"),
+        ({"influence": {"tenant": {"share": 2}}}, "share = 2.0"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            study_config(Config(tables={"training": {"curation": wrong}}), SFT)
 
 
 @pytest.mark.parametrize(

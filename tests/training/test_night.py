@@ -29,7 +29,7 @@ from nightschool.training.backend import AdamConfig
 from nightschool.training.drift import DriftRule
 from nightschool.training.loop import LoopConfig, Now
 from nightschool.training.night import resume, study
-from nightschool.training.plans import BackendConfig, NumberFormat, Plan, StudyConfig
+from nightschool.training.plans import BackendConfig, NumberFormat, Plan, StudyConfig, config_of
 from nightschool.training.runs import load_run, lock_run, run_folder
 
 
@@ -72,9 +72,13 @@ class CtrlC:
     def __init__(self, at: int) -> None:
         self.at = at
         self.stages: list[str] = []
+        self.notes: list[str] = []
 
     def stage(self, text: str) -> None:
         self.stages.append(text)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def step(self, now: Now) -> None:
         if now.step == self.at:
@@ -164,9 +168,24 @@ def test_ctrl_c_saves_and_resume_is_bit_for_bit(store: Store, tmp_path: Path, mo
         resume(store, tmp_path, run_id)
 
 
+def test_a_run_of_an_older_version_is_read_without_the_settings_that_are_no_more(
+    store: Store, tmp_path: Path, model: Path
+) -> None:
+    run = study(store, tmp_path, Plan("shop"), night(model))
+    older = {name: value for name, value in run.config["curation"].items() if name != "influence"}
+    config = config_of(replace(run, config={**run.config, "curation": {**older, "influence_share": 0.5}}))
+    assert config == night(model)
+    assert config_of(load_run(store, run.id)) == night(model)
+
+
 def test_two_processes_do_not_work_on_one_run(store: Store, tmp_path: Path, model: Path) -> None:
+    watch = CtrlC(1)
     with pytest.raises(InterruptedRun) as halted:
-        study(store, tmp_path, Plan("shop"), night(model), CtrlC(1))
+        study(store, tmp_path, Plan("shop"), night(model), watch)
+    with store.read() as conn:
+        taught = conn.scalar(sa.select(datasets.c.num_samples))
+    said = f"{taught} of {taught} votes may teach, of {taught} people; the loudest has 1."
+    assert watch.notes == [said], "who is heard is said before the first step"
     run_id = halted.value.next_step.split()[-1]
     with lock_run(run_folder(tmp_path, run_id)), pytest.raises(Exception, match="being worked on"):
         resume(store, tmp_path, run_id)

@@ -11,7 +11,7 @@ from typing import Any
 
 from nightschool.cli.answer import Answer, Call, Table, have_store
 from nightschool.cli.naming import find_agent
-from nightschool.cli.settings import overridden
+from nightschool.cli.settings import overridden, study_config
 from nightschool.curation.dataset import Wanted
 from nightschool.dashboard.formatting import duration, number, plural, short_id, size
 from nightschool.dashboard.sentences import objective as spoken
@@ -24,10 +24,10 @@ from nightschool.planning.forecast import Forecast, Setting, forecast
 from nightschool.planning.material import (
     CHARS_PER_TOKEN,
     DIGEST,
+    dataset_of_store,
     find_renderer,
     rows_of_digest,
     rows_of_file,
-    rows_of_store,
 )
 from nightschool.planning.numbers import Numbers, described
 from nightschool.planning.past import Compared, compare
@@ -36,7 +36,7 @@ from nightschool.planning.speed import FITS, PROCESSOR, Range, spread_of
 from nightschool.planning.work import Work, work_of
 from nightschool.releases.aliases import BASE, current
 from nightschool.training.night import course_over
-from nightschool.training.plans import StudyConfig, default_config
+from nightschool.training.plans import StudyConfig
 from nightschool.types import Json
 
 
@@ -63,10 +63,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A run's passes, and how they were counted, in words."""
+    """A run's passes, how they were counted, in words, and who would be heard where people were."""
 
     work: Work
     how: str
+    heard: Json | None = None
 
 
 def answer(call: Call, wish: Wish, place: Place) -> Answer:
@@ -86,9 +87,7 @@ def answer(call: Call, wish: Wish, place: Place) -> Answer:
 
 def _config(call: Call, wish: Wish) -> StudyConfig:
     """The settings of the run: the defaults, the settings file, and what the command line says."""
-    objective = find_objective(wish.objective)
-    table = call.config.section("training").get(objective.name, {})
-    config = overridden(default_config(objective), table, f"training.{objective.name}")
+    config = study_config(call.config, find_objective(wish.objective))
     return overridden(config, {"backend": {"model": wish.model or call.config.model, **wish.knobs}}, "plan")
 
 
@@ -119,14 +118,15 @@ def _counted(call: Call, wish: Wish, config: StudyConfig, draws: bool) -> Counte
         if wish.data is not None:
             if not DIGEST.fullmatch(wish.data):
                 raise MissingError(f"There is no file {wish.data}.", "It is no dataset's digest either.", "")
-            rows, how = rows_of_digest(store, call.config.state, wish.data), "recorded tokens"
+            rows, how, heard = rows_of_digest(store, call.config.state, wish.data), "recorded tokens", None
         else:
             with store.read() as conn:
                 agent = find_agent(conn, store.tenant, wish.agent, call.config)
                 anchor = current(conn, store.tenant, agent) or BASE
-            rows = rows_of_store(store, _wanted(agent, anchor, config), objective, renderer)
-            how = _how(name, config)
-    return Counted(work_of(course_over(objective, config, rows, renderer, partial(tried, objective)), budget), how)
+            dataset = dataset_of_store(store, _wanted(agent, anchor, config), objective, renderer)
+            rows, how, heard = dataset.rows, _how(name, config), dataset.summary.get("influence")
+    course = course_over(objective, config, rows, renderer, partial(tried, objective))
+    return Counted(work_of(course, budget), how, heard)
 
 
 def _wanted(agent: str, anchor: str, config: StudyConfig) -> Wanted:
@@ -151,7 +151,7 @@ def _told(wish: Wish, planned: Forecast, counted: Counted, past: list[Compared])
     place = "here" if device.measured else f"on {device.title}"
     room = f"{size(round(memory.total))} of {size(round(device.memory_bytes))}"
     head = f"{spoken(find_objective(wish.objective).name)} on {planned.setting.shape.name}"
-    evidence = [_work(planned, counted), _memory(planned)]
+    evidence = [_work(planned, counted), _memory(planned), *_heard(counted.heard)]
     data = _data(planned, counted, past)
     if not planned.fits:
         found = remedies(planned)
@@ -196,6 +196,20 @@ def _memory(planned: Forecast) -> Table:
     parts = asdict(planned.memory)
     rows = [(title, size(round(parts[name]))) for name, title in names.items() if parts[name]]
     return Table((*rows, ("together", size(round(planned.memory.total)))), ("memory", ""), right=(1,))
+
+
+def _heard(report: Json | None) -> list[Table]:
+    """Who would teach, and whose votes would wait."""
+    if report is None:
+        return []
+    sources = ", ".join(f"{count} by {name.replace('_', ' ')}" for name, count in report["sources"].items())
+    rows = [
+        ("may teach", f"{report['taught']} of {report['votes']}, of {plural(report['people'], 'person', 'people')}"),
+        ("of the loudest", str(report["loudest"])),
+        ("sources", sources or "none"),
+        *((f"held back: {reason}", str(count)) for reason, count in report["held"].items()),
+    ]
+    return [Table(tuple(rows), ("votes", ""), wraps=(1,))]
 
 
 def _remedies(found: list[Remedy]) -> Table:
@@ -258,6 +272,7 @@ def _data(planned: Forecast, counted: Counted, past: list[Compared]) -> Json:
         "rank": setting.rank,
         "token_budget": setting.token_budget,
         "counted": counted.how,
+        "influence": counted.heard,
         "work": asdict(planned.work),
         "operations": planned.operations,
         "memory_bytes": asdict(planned.memory)

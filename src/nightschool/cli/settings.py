@@ -7,9 +7,24 @@ from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from nightschool.config import Config
 from nightschool.errors import ConfigError
+from nightschool.objectives.loss import Objective
+from nightschool.training.plans import StudyConfig, default_config
 
 Value = TypeVar("Value")
+
+
+def study_config(settings: Config, objective: Objective) -> StudyConfig:
+    """The settings of a run: what suits the objective, then [training.curation], then the objective's own table.
+
+    Raises: ConfigError.
+    """
+    tables = settings.section("training")
+    config = default_config(objective)
+    if "curation" in tables:
+        config = overridden(config, {"curation": tables["curation"]}, "training")
+    return overridden(config, tables.get(objective.name, {}), f"training.{objective.name}")
 
 
 def overridden(config: Value, table: Mapping[str, Any], where: str) -> Value:

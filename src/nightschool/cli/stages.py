@@ -103,12 +103,10 @@ def _key(stage: Stage, start: str | None, config: StudyConfig) -> str | None:
 
 
 def _config(call: Call, objective: str) -> StudyConfig:
-    from nightschool.cli.settings import overridden
+    from nightschool.cli.settings import study_config
     from nightschool.objectives.catalog import find_objective
-    from nightschool.training.plans import default_config
 
-    table = call.config.section("training").get(objective, {})
-    config = overridden(default_config(find_objective(objective)), table, f"training.{objective}")
+    config = study_config(call.config, find_objective(objective))
     return replace(config, backend=replace(config.backend, model=call.config.model))
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from nightschool.cli.answer import Answer, Call, Table
 from nightschool.cli.naming import SHOWN, find_agent
 from nightschool.cli.progress import DONE, Progress, seconds
-from nightschool.cli.settings import overridden
+from nightschool.cli.settings import study_config
 from nightschool.dashboard.formatting import number, plural
 from nightschool.dashboard.reliability import believed
 from nightschool.dashboard.sentences import objective as spoken
@@ -27,7 +27,7 @@ from nightschool.store.database import Store
 from nightschool.store.schema import datasets, runs
 from nightschool.training.loop import Now
 from nightschool.training.night import resume, study
-from nightschool.training.plans import Plan, ScorerConfig, default_config
+from nightschool.training.plans import Plan, ScorerConfig
 from nightschool.training.runs import Run
 from nightschool.types import Json
 
@@ -68,8 +68,7 @@ def begin(call: Call, wish: Wish) -> Answer:
     with call.store(create=wish.data is not None) as store:
         with store.read() as conn:
             agent = find_agent(conn, store.tenant, wish.agent, call.config)
-        state, table = call.config.state, call.config.section("training").get(objective.name, {})
-        config = overridden(default_config(objective), table, f"training.{objective.name}")
+        state, config = call.config.state, study_config(call.config, objective)
         config = replace(config, backend=replace(config.backend, model=call.config.model))
         if wish.teacher is not None:
             config = replace(config, teacher=_teacher(wish.teacher, objective, state))
@@ -160,6 +159,10 @@ class Watched:
         self.end()
         self._stage, self._since, self._last_at = text, time.monotonic(), None
         self._progress.say(f"{text[:1].upper()}{text[1:]}", always=True)
+
+    def note(self, text: str) -> None:
+        self.end()
+        self._progress.tell(f"  {text}")
 
     def rows(self, done: int, total: int) -> None:
         self._progress.say(f"{self._stage[:1].upper()}{self._stage[1:]}  {done}/{plural(total, 'row')}")

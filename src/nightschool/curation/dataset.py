@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
+from nightschool.curation.influence import EARLY, Claim, InfluenceRule, Limited, Limits, deciding
 from nightschool.curation.lineage import learned_from, releases_behind
 from nightschool.curation.readers import better_read
 from nightschool.curation.texts import Texts
@@ -21,7 +22,7 @@ from nightschool.feedback.text import TextCalibrator, fit_text_calibrator
 from nightschool.objectives.legality import GATE_SPLIT, SELECT_SPLIT
 from nightschool.objectives.rollouts import TRUNCATED
 from nightschool.rendering.renderer import Renderer
-from nightschool.types import Json, LedgerState, Sample, Split, Trajectory
+from nightschool.types import Feedback, Json, LedgerState, Sample, Split, Trajectory
 from nightschool.valuation.models import find_value_model
 from nightschool.valuation.reliability import notes
 
@@ -36,22 +37,20 @@ class CurationRule:
     """Which sessions a night studies.
 
     `max_staleness`: releases a session's version may be behind. `half_life_releases`, `half_life_days`:
-    how fast an older label fades in the success model. `influence_share`: the largest part of the training
-    rows from one principal, but always at least `influence_floor` of them. `noise_rate`: measured share
-    of thumbs that point the wrong way. `value_model`: which of `valuation.models` says what was to be
-    expected. `replay`: take again what the incumbent's line was trained on. `max_replies`: the most rows of an
-    objective that needs no judgement, the newest.
+    how fast an older label fades in the success model. `noise_rate`: measured share of thumbs that point the
+    wrong way. `value_model`: which of `valuation.models` says what was to be expected. `replay`: take again what
+    the incumbent's line was trained on. `max_replies`: the most rows of an objective that needs no judgement, the
+    newest. `influence`: how much each voice may say.
     """
 
     max_staleness: int = 4
     half_life_releases: float = 1.0
     half_life_days: float = 30.0
-    influence_share: float = 0.01
-    influence_floor: int = 2
     noise_rate: float | None = None
     value_model: str = "success"
     replay: bool = False
     max_replies: int = 2048
+    influence: InfluenceRule = field(default_factory=InfluenceRule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +171,7 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
     texts = None if wanted.texts is None else Texts(conn, tenant, wanted.texts)
     loaded = load_trajectories(conn, tenant, agent, as_of, texts)
     visible = [t for t in loaded.trajectories if t.split != Split.GATE]
+    limits = Limits.load(conn, tenant, as_of, rule.influence)
     judge, read = reward_rule(conn, tenant, wanted, visible)
     behind = releases_behind(conn, tenant, agent)
     judged = [
@@ -180,18 +180,22 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
     fresh = [j for j in judged if j.behind <= rule.max_staleness]
     known = set() if rule.replay else learned_from(conn, tenant, anchor)
     new = [j for j in fresh if not known.intersection(j.trajectory.exchange_ids)]
-    labelled = [j for j in fresh if j.reward.value is not None]
+    learned = [j for j in fresh if known.intersection(j.trajectory.exchange_ids)]
+    votes = {split: _limited(limits, new, learned, split) for split in (Split.TRAIN, Split.SELECT)}
+    held = {**votes[Split.TRAIN].held, **votes[Split.SELECT].held}
+    waiting = [j for j in new if j.trajectory.vote in held]
+    labelled = [j for j in fresh if j.reward.value is not None and j.trajectory.vote not in held]
     estimates, value_report = _estimates(labelled, as_of, rule) if wanted.valued else ({}, None)
-    kept, capped = _cap([j for j in new if _trains(j)], rule)
-    select = [j for j in new if j.trajectory.split == Split.SELECT]
+    kept = [j for j in new if _trains(j) and j.trajectory.vote not in held]
+    select = [j for j in new if j.trajectory.split == Split.SELECT and j.trajectory.vote not in held]
     silent = [j for j in new if j.trajectory.split == Split.TRAIN and j.reward.value is None]
     lines = [
         *(line_of(left) for left in loaded.left_out),
         *_lines((j for j in judged if j.behind > rule.max_staleness), LedgerState.EXCLUDED, "too stale"),
         *lines_of((t for t in loaded.trajectories if t.split == Split.GATE), LedgerState.HELD, GATE_SPLIT),
         *_lines(select, LedgerState.HELD, SELECT_SPLIT),
-        *_lines(silent, LedgerState.HELD, None),
-        *_lines(capped, LedgerState.HELD, "influence cap"),
+        *(line for j in silent for line in _lines([j], LedgerState.HELD, _unheard(j, loaded.early))),
+        *(line for j in waiting for line in _lines([j], LedgerState.HELD, held[j.trajectory.vote])),
         *_lines((j for j in kept if not j.trajectory.rendered), LedgerState.TRAINED, TRAINED),
         *_lines((j for j in kept if j.trajectory.rendered), LedgerState.TRAINED, TRAINED_TEXT),
     ]
@@ -202,6 +206,7 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
         "reasons": dict(sorted(Counter(f"{line.state.value}: {line.reason}" for line in lines).items())),
         "success_model": value_report,
         **read,
+        "influence": votes[Split.TRAIN].report,
     }
     train = tuple(_sample(j, estimates) for j in kept)
     measured = [*select, *silent[-SILENT_ROWS:]]
@@ -213,7 +218,8 @@ def reward_rule(
     conn: sa.Connection, tenant: str, wanted: Wanted, visible: Sequence[Trajectory]
 ) -> tuple[RewardRule, Json]:
     """How judgements on these become rewards, learned from all that was said; and how far that can be believed."""
-    calibrator, texts = _text_calibrator(list({t.vote: t for t in visible}.values()))
+    limits = Limits.load(conn, tenant, wanted.as_of, wanted.rule.influence)
+    calibrator, texts = _text_calibrator(list({t.vote: t for t in visible}.values()), limits)
     raters, believed = believe(visible)
     rule = RewardRule(wanted.rule.noise_rate, calibrator, raters=raters)
     rule, readers = better_read(conn, tenant, wanted.agent, wanted.as_of, rule)
@@ -279,8 +285,11 @@ def _behind(trajectory: Trajectory, known: Mapping[str, int], max_staleness: int
     return max(known.get(version, unknown) for version in trajectory.policy_versions)
 
 
-def _text_calibrator(trajectories: Sequence[Trajectory]) -> tuple[TextCalibrator | None, Json]:
-    pairs = [(found, t.principal) for t in trajectories if (found := pair(t.feedback)) is not None]
+def _text_calibrator(trajectories: Sequence[Trajectory], limits: Limits) -> tuple[TextCalibrator | None, Json]:
+    """Fitted on what the limits leave of the sessions that carry both."""
+    told = [(found, t) for t in trajectories if (found := pair(t.feedback)) is not None]
+    held = limits.hold([_claim(limits, [t], t.feedback) for _, t in told]).held
+    pairs = [(found, t.principal) for found, t in told if t.vote not in held]
     texts, thumbs = [text for (text, _), _ in pairs], [thumb for (_, thumb), _ in pairs]
     try:
         calibrator = fit_text_calibrator(texts, thumbs, [principal for _, principal in pairs])
@@ -314,19 +323,29 @@ def _votes(judged: Sequence[_Judged]) -> list[_Judged]:
     return list({j.trajectory.vote: j for j in reversed(judged)}.values())[::-1]
 
 
-def _cap(judged: Sequence[_Judged], rule: CurationRule) -> tuple[list[_Judged], list[_Judged]]:
-    """The newest of each principal's judgements up to the cap, and the rest."""
-    limit = max(rule.influence_floor, int(rule.influence_share * len(_votes(judged))))
-    taken: dict[str, set[tuple[str, ...]]] = defaultdict(set)
-    kept, capped = [], []
-    for j in reversed(judged):
-        mine = taken[j.trajectory.principal]
-        if j.trajectory.vote in mine or len(mine) < limit:
-            mine.add(j.trajectory.vote)
-            kept.append(j)
-        else:
-            capped.append(j)
-    return kept[::-1], capped[::-1]
+def _limited(limits: Limits, new: Sequence[_Judged], learned: Sequence[_Judged], split: Split) -> Limited:
+    """The limits on what is new of a split, beside what of it was learned."""
+    claims = [_claims(limits, [j for j in judged if j.trajectory.split == split]) for judged in (new, learned)]
+    return limits.hold(*claims)
+
+
+def _claims(limits: Limits, judged: Iterable[_Judged]) -> list[Claim]:
+    """One for each vote that gave a reward, in the order of their last rows."""
+    rows: dict[tuple[str, ...], list[Trajectory]] = {}
+    for j in judged:
+        if j.reward.value is not None:
+            rows[j.trajectory.vote] = [*rows.pop(j.trajectory.vote, []), j.trajectory]
+    return [_claim(limits, found, deciding(found[0].feedback)) for found in rows.values()]
+
+
+def _claim(limits: Limits, rows: Sequence[Trajectory], said: Sequence[Feedback]) -> Claim:
+    reply = [token for t in rows for token, used in zip(t.token_ids, t.completion_mask, strict=True) if used]
+    return limits.claim(rows[0].vote, rows[0].principal, said, rows[0].request, reply)
+
+
+def _unheard(j: _Judged, early: Container[str]) -> str | None:
+    """Why a row without a reward has none, if that is not for what was said."""
+    return EARLY if j.trajectory.exchange_ids[-1] in early else None
 
 
 def _trains(j: _Judged) -> bool:

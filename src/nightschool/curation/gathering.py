@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from nightschool.curation.dataset import TRAINED, Dataset, Line, Wanted, build_dataset
-from nightschool.curation.hindsight import load_views, written_views
+from nightschool.curation.hindsight import Views, load_views, written_views
+from nightschool.curation.influence import Limits, of_sessions, sessions_in_time
 from nightschool.curation.replies import OTHER_VERSION, own_replies
 from nightschool.curation.texts import OTHERWISE
 from nightschool.curation.written import read_rows, read_written, samples_of
 from nightschool.errors import InputError, TooLittleDataError
-from nightschool.imports.paths import Session, each_session
+from nightschool.imports.paths import Session
 from nightschool.imports.rows import demonstrations, preferences
 from nightschool.objectives.clipping import BEHAVIOR
 from nightschool.objectives.legality import NO_GROUP, Heard
@@ -86,9 +87,8 @@ def _written_down(
     """Sessions told as rows, and rendered: what people wrote has no recorded tokens."""
     rows = ROWS[objective.material]
     left_out: Counter[str] = Counter()
-    samples: list[Sample] = []
-    lines: list[Line] = []
-    for session in each_session(conn, tenant, wanted.agent):
+    made: list[tuple[Session, list[Sample]]] = []
+    for session in sessions_in_time(conn, tenant, wanted.agent):
         found: list[Sample] = []
         for number, row in enumerate(rows(session, left_out)):
             written = {**row, "tools": json.loads(row["tools"])}
@@ -96,18 +96,34 @@ def _written_down(
                 found += samples_of([(f"{session.id} {number}", written)], objective.material, renderer)
             except InputError:
                 left_out[OTHERWISE] += 1
-        samples += found
-        told = {exchange.id: exchange for exchange in session.exchanges}
-        state, why = (LedgerState.TRAINED, TRAINED) if found else (LedgerState.HELD, "nothing of this kind in it")
-        lines += [Line(exchange_id, session.id, state, why) for exchange_id in told]
+        made.append((session, found))
+    limits = Limits.load(conn, tenant, wanted.as_of, wanted.rule.influence)
+    replies = {session.id: _learned(found) for session, found in made if found}
+    held, report = of_sessions(conn, tenant, limits, replies)
+    samples = [sample for session, found in made if session.id not in held for sample in found]
+    lines = [
+        Line(exchange.id, session.id, *_became(session, bool(found), held))
+        for session, found in made
+        for exchange in session.exchanges
+    ]
     if not samples:
         raise TooLittleDataError(
             "There is nothing to study.",
             f"{objective.name} learns from {objective.material}, and none is recorded.",
             "nightschool objectives says what is",
         )
-    summary: Json = {"train": len(samples), "left_out": dict((+left_out).most_common())}
+    summary: Json = {"train": len(samples), "left_out": dict((+left_out).most_common()), "influence": report}
     return Dataset(wanted.agent, wanted.anchor, wanted.as_of, tuple(samples), (), tuple(lines), summary)
+
+
+def _became(session: Session, useful: bool, held: Mapping[str, str]) -> tuple[LedgerState, str]:
+    if session.id in held:
+        return LedgerState.HELD, held[session.id]
+    return (LedgerState.TRAINED, TRAINED) if useful else (LedgerState.HELD, "nothing of this kind in it")
+
+
+def _learned(samples: Iterable[Sample]) -> list[int]:
+    return [token for s in samples for token, used in zip(s.token_ids, s.loss_mask, strict=True) if used]
 
 
 def _with_words(conn: sa.Connection, tenant: str, wanted: Wanted, renderer: Renderer) -> Dataset:
@@ -120,12 +136,15 @@ def _with_words(conn: sa.Connection, tenant: str, wanted: Wanted, renderer: Rend
             f"No reply has words about it that may train ({why or 'none was said'}).",
             "nightschool feedback shows what was heard",
         )
+    views, held, report = _within_limits(conn, tenant, wanted, views)
     judged = build_dataset(conn, tenant, replace(wanted, valued=False))
     sessions = {line.exchange_id: line.session_id for line in judged.lines}
     learned = set(views.sessions.values())
     lines = [
         replace(line, state=LedgerState.TRAINED, reason=TRAINED)
         if line.exchange_id in views.sessions
+        else replace(line, state=LedgerState.HELD, reason=held[line.exchange_id])
+        if line.exchange_id in held
         else replace(line, state=LedgerState.HELD, reason=Heard.WORDS.value)
         if line.state == LedgerState.TRAINED
         else line
@@ -134,9 +153,35 @@ def _with_words(conn: sa.Connection, tenant: str, wanted: Wanted, renderer: Rend
     held_out = tuple(
         replace(sample, token_annotations={}) for sample in judged.held_out if sessions.get(sample.id) not in learned
     )
-    summary: Json = {"train": len(views.students), "left_out": dict((+views.left_out).most_common())}
+    left_out = dict((+views.left_out).most_common())
+    summary: Json = {"train": len(views.students), "left_out": left_out, "influence": report}
     judged = replace(judged, train=views.students, held_out=held_out, lines=tuple(lines), summary=summary)
     return replace(judged, teachers=views.teachers, placebos=views.placebos, told=views.told)
+
+
+def _within_limits(
+    conn: sa.Connection, tenant: str, wanted: Wanted, views: Views
+) -> tuple[Views, dict[str, str], Json]:
+    """What the limits leave of the views, why each other exchange waits, and the report."""
+    limits = Limits.load(conn, tenant, wanted.as_of, wanted.rule.influence)
+    replies: dict[str, list[int]] = defaultdict(list)
+    for student in views.students:
+        replies[views.sessions[student.id]] += _learned([student])
+    waiting, report = of_sessions(conn, tenant, limits, replies)
+    held = {exchange: waiting[session] for exchange, session in views.sessions.items() if session in waiting}
+    free = replace(
+        views,
+        students=_but(held, views.students),
+        teachers=_but(held, views.teachers),
+        placebos=_but(held, views.placebos),
+        told=tuple(one for one in views.told if one.id not in held),
+        sessions={exchange: session for exchange, session in views.sessions.items() if exchange not in held},
+    )
+    return free, held, report
+
+
+def _but(held: Container[str], samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    return tuple(sample for sample in samples if sample.id not in held)
 
 
 def _of_version(dataset: Dataset, version: str) -> Dataset:

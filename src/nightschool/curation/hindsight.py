@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from nightschool.curation.dataset import Told
+from nightschool.curation.influence import sessions_in_time
 from nightschool.curation.written import render_reply
 from nightschool.errors import InputError
 from nightschool.feedback.reading.stored import current_readings, replies_of, said_of, text_of
 from nightschool.feedback.reading.values import Reading
 from nightschool.feedback.record import current_view
 from nightschool.feedback.reward import RewardRule, combine
-from nightschool.imports.paths import Session, each_session, why_not
+from nightschool.imports.paths import Session, why_not
 from nightschool.objectives.legality import TEXT_ONLY, reason_against
 from nightschool.rendering.renderer import Renderer
 from nightschool.store.matching import content_text
@@ -67,7 +68,7 @@ def load_views(
     left_out: Counter[str] = Counter()
     said: list[_Said] = []
     teachers: list[Sample] = []
-    for session in each_session(conn, tenant, agent):
+    for session in sessions_in_time(conn, tenant, agent):
         for one in _told(conn, tenant, session, left_out):
             reason = why_not(session, one.exchange) or _why_no_tokens(one.exchange)
             hint = None if reason else _with_words(one.exchange, one.words, renderer)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from nightschool.curation.influence import in_time
 from nightschool.curation.texts import OTHERWISE, Texts
 from nightschool.curation.turns import Turn, load_turns
 from nightschool.feedback.record import load_feedback
@@ -39,10 +40,12 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Every exchange of an agent once: inside a trajectory, or left out."""
+    """Every exchange of an agent once: inside a trajectory, or left out. `early`: those of trajectories that were
+    judged before they began, and not since."""
 
     trajectories: tuple[Trajectory, ...]
     left_out: tuple[LeftOut, ...]
+    early: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +78,19 @@ def load_trajectories(
         feedback[str(item.session_id)].append(item)
     trajectories: list[Trajectory] = []
     left_out: list[LeftOut] = []
+    early: set[str] = set()
     for session_id, turns in sessions.items():
         mine = [turn for turn in turns if turn.agent == agent]
         served = [turn for turn in mine if turn.purpose == Purpose.SERVE]
         left_out += [_left_out(turn, turn.purpose.value) for turn in mine if turn.purpose != Purpose.SERVE]
-        found, rest = _of_session(conn, tenant, served, feedback[session_id], texts)
+        said = list(in_time(feedback[session_id], {turn.id: turn.started_at for turn in turns}))
+        found, rest = _of_session(conn, tenant, served, said, texts)
+        if len(said) < len(feedback[session_id]):
+            early.update(exchange_id for t in found if not t.feedback for exchange_id in t.exchange_ids)
         trajectories += found
         left_out += rest
-    return Loaded(tuple(sorted(trajectories, key=lambda t: (t.last_at, t.exchange_ids))), tuple(left_out))
+    ordered = tuple(sorted(trajectories, key=lambda t: (t.last_at, t.exchange_ids)))
+    return Loaded(ordered, tuple(left_out), frozenset(early))
 
 
 def rows_of(main: Sequence[Turn]) -> list[list[Turn]]:

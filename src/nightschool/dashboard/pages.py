@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 
+from nightschool.curation.influence import in_words
 from nightschool.dashboard import sentences
 from nightschool.dashboard.curves import plots
 from nightschool.dashboard.formatting import difference, share, short_id
@@ -204,9 +205,11 @@ def run_page(conn: sa.Connection, scope: Scope, path: Mapping[str, str]) -> Page
     data = runs.run(conn, scope, path["id"])
     if data is None:
         raise _missing("run", path["id"])
+    studied = (data["dataset"] or {}).get("summary", {})
     drawn = {
         "plots": plots(data["metrics"], data["config"]),
-        "reliability": believed((data["dataset"] or {}).get("summary", {}).get("success_model")),
+        "reliability": believed(studied.get("success_model")),
+        "heard": in_words(studied["influence"]) if "influence" in studied else "",
         "taught": taught(data["summary"]),
         "config": _flat(data["config"]),
         "summary": _flat({name: value for name, value in (data["summary"] or {}).items() if name not in TOLD}),

@@ -185,6 +185,8 @@ def feedback_value(row: Any) -> Feedback:
         tool_call=row.tool_call,
         tool_call_id=row.tool_call_id,
         supersedes=row.supersedes,
+        origin=row.origin,
+        key_id=row.key_id,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from nightschool.curation.dataset import Rows, Wanted
+from nightschool.curation.dataset import Dataset, Rows, Wanted
 from nightschool.curation.gathering import from_file, gather
 from nightschool.errors import MissingError
 from nightschool.models.fetch import models_folder
@@ -67,10 +67,10 @@ def find_renderer(names: tuple[str, ...]) -> tuple[Renderer, str | None]:
     return Renderer(cast(Any, Quarters())), None
 
 
-def rows_of_store(store: Store, wanted: Wanted, objective: Objective, renderer: Renderer) -> Rows:
+def dataset_of_store(store: Store, wanted: Wanted, objective: Objective, renderer: Renderer) -> Dataset:
     """What a run on the store would learn from. Raises: TooLittleDataError."""
     with store.read() as conn:
-        return gather(conn, store.tenant, wanted, objective, renderer).rows
+        return gather(conn, store.tenant, wanted, objective, renderer)
 
 
 def rows_of_file(path: Path, wanted: Wanted, objective: Objective, renderer: Renderer) -> Rows:

@@ -19,6 +19,7 @@ from nightschool import __version__
 from nightschool.curation.audit import require_audit
 from nightschool.curation.dataset import Dataset, Line, Rows, Told, Wanted
 from nightschool.curation.gathering import from_file, gather
+from nightschool.curation.influence import in_words
 from nightschool.curation.legal import require_legal
 from nightschool.curation.written import REHEARSAL, read_written
 from nightschool.errors import InterruptedRun, NightschoolError, RefusedError, TooLittleDataError
@@ -89,7 +90,8 @@ def study(store: Store, state: Path, plan: Plan, config: StudyConfig, progress: 
     """
     objective = find_objective(plan.objective)
     Scorers.of(config, objective.loss(config.rule).scored, state).check()
-    run = Run(new_id(), plan.agent, objective.name, "running", asdict(config), {}, parent_digest=_start(store, plan))
+    settings = json.loads(json.dumps(asdict(config)))  # as it is read back
+    run = Run(new_id(), plan.agent, objective.name, "running", settings, {}, parent_digest=_start(store, plan))
     folder = run_folder(state, run.id)
     with _guarded(store, run, folder):
         create_run(store, folder, run)
@@ -149,6 +151,8 @@ def _choose(store: Store, run: Run, folder: Path, config: StudyConfig, data: Pat
                 require_audit(conn, store.tenant, run.agent, len(dataset.train))
     else:
         dataset = from_file(data, wanted, objective, renderer)
+    if "influence" in dataset.summary:
+        progress.note(in_words(dataset.summary["influence"]))
     require_legal(objective, _rule(config), dataset, data)
     enter_dataset(store, dataset.rows.digest, run, dataset.as_of, len(dataset.train), dataset.summary)
     _write_dataset(folder, dataset)  # last: a run with this file never chooses again

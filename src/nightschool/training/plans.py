@@ -112,13 +112,17 @@ def config_of(run: Run) -> StudyConfig:
 
 
 def built(kind: type, raw: Mapping[str, Any]) -> Any:
-    """A frozen value from what `asdict` and JSON made of it."""
+    """A frozen value from what `asdict` and JSON made of it. A setting that there is no more says nothing."""
     hints, values = get_type_hints(kind), {}
     for name, value in raw.items():
-        hint = hints[name]
+        hint = hints.get(name)
+        if hint is None:
+            continue
         if is_dataclass(hint) and isinstance(hint, type):
             value = built(hint, value)
         elif isinstance(hint, type) and issubclass(hint, StrEnum):
             value = hint(value)
+        elif isinstance(value, list):
+            value = tuple(value)
         values[name] = value
     return kind(**values)

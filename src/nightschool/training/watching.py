@@ -17,9 +17,12 @@ from nightschool.training.runs import enter_metrics
 
 
 class Progress(Protocol):
-    """What a person sees. `stage` names what is being done before and after the steps; `rows` how far that is."""
+    """What a person sees. `stage` names what is being done before and after the steps; `rows` how far that is; `note`
+    tells what came of it."""
 
     def stage(self, text: str) -> None: ...
+
+    def note(self, text: str) -> None: ...
 
     def rows(self, done: int, total: int) -> None: ...
 
@@ -30,6 +33,9 @@ class Silent:
     """Nobody is watching."""
 
     def stage(self, text: str) -> None:
+        del text
+
+    def note(self, text: str) -> None:
         del text
 
     def rows(self, done: int, total: int) -> None:
