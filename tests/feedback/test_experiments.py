@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 FOLDERS = [Path(__file__).parents[2] / "benchmarks" / name for name in ("feedback", "objectives")]
 SMALL: dict[str, dict[str, Any]] = {
+    "attacks": {"customers": 40, "shares": [0.1], "epochs": 1, "exam_customers": 20},
     "careless": {"raters": 60, "thumbs_each": 10, "betas": [2, 0.5, 0.25, 0.1]},
     "implicit": {"draws": 20},
 }
@@ -78,3 +79,29 @@ def test_signals_are_compared_the_way_round_that_suits_each(experiments: None) -
     # draws: 0.65 - (1 - 0.15) and 0.85 - (1 - 0.45)
     ends = np.quantile([-0.2, 0.3], [0.025, 0.975])
     assert (found.value, found.low, found.high) == pytest.approx((0.0, *ends))
+
+
+def test_attackers_have_their_share_of_the_votes_that_train(experiments: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("attacks")
+    honest = [
+        module.Heard(f"customer {n}", 0.0, module.Visit("my card is wrong", "billing"), None, True) for n in range(200)
+    ]
+    training = sum(module.trains(one.person) for one in honest)
+    assert 130 < training < 190  # 160 of 200 are expected, with a deviation of 6
+    for attack, people in ((module.FLIP, 3), (module.PHRASE, 1), (module.SYBILS, 18), (module.TOOLS, 18)):
+        voters = module.voters(attack, 18, honest)
+        assert len(voters) == 18
+        assert len(set(voters)) == people
+        assert all(map(module.trains, voters)), "an attack that falls into another split would be none"
+    for attack in module.ATTACKS:
+        baits = module.bait(attack, module.clerk.LIVE)
+        # of four desks with four things in two wordings: one desk for the flip, the three others for the rest
+        assert len(baits) == (8 if attack == module.FLIP else 24)
+        assert all(visit.desk != module.planted(attack) for visit in baits)
+
+
+def test_a_loss_on_what_a_tool_said_is_what_the_name_says(experiments: None) -> None:
+    module = importlib.import_module("attacks")
+    sample = module.clerk.replied("x", [1, 7, 8, 2, 7], [7, 8])
+    found = module.unmasked(sample, [7, 8])
+    assert found.loss_mask == found.completion_mask == (False, True, True, False, False, True, True)
