@@ -12,6 +12,7 @@ import pytest
 from traffic import fix_splits, record_session, say
 
 from nightschool.curation.dataset import CurationRule, Dataset, Wanted, build_dataset
+from nightschool.curation.influence import Cap, InfluenceRule
 from nightschool.releases.aliases import BASE
 from nightschool.store.database import Store
 from nightschool.types import FeedbackKind
@@ -38,7 +39,9 @@ def month(store: Store, careless: int, users: int = 30, each: int = 6) -> dict[s
 
 def build(store: Store) -> Dataset:
     with store.read() as conn:
-        wanted = Wanted("shop", BASE, time.time() + 1, CurationRule(influence_floor=100))
+        everybody = Cap(share=1.0, floor=1000, ceiling=1000)
+        limits = InfluenceRule(everybody, everybody, everybody, everybody, quarantine_days=0.0)
+        wanted = Wanted("shop", BASE, time.time() + 1, CurationRule(influence=limits))
         return build_dataset(conn, store.tenant, wanted)
 
 

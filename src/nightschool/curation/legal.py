@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,11 @@ def require_legal(objective: Objective, rule: Any, dataset: Dataset, data: Path 
         raise type(error)(error.what, error.why, f"nightschool objectives {place}") from None
 
 
+def believing(rule: Any) -> Any:
+    """The settings of an objective in a run: soft rewards come from calibrated sources alone (`feedback.reward`)."""
+    return replace(rule, calibrated=True) if "calibrated" in {field.name for field in fields(rule)} else rule
+
+
 def try_all(
     conn: sa.Connection, tenant: str, wanted: Wanted, renderer: Renderer, data: Path | None = None
 ) -> Iterator[Tried]:
@@ -62,7 +67,7 @@ def try_all(
 def _tried(objective: Objective, found: Dataset | NightschoolError) -> Tried:
     if isinstance(found, Dataset):
         try:
-            return Tried(objective, len(tried(objective, found.train, objective.rule())), None)
+            return Tried(objective, len(tried(objective, found.train, believing(objective.rule()))), None)
         except NightschoolError as error:
             found = error
     return Tried(objective, 0, f"{found.what} {found.why}".strip())

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from nightschool.curation.audit import require_audit
 from nightschool.curation.dataset import Dataset, Line, Rows, Told, Wanted
 from nightschool.curation.gathering import from_file, gather
 from nightschool.curation.influence import in_words
-from nightschool.curation.legal import require_legal
+from nightschool.curation.legal import believing, require_legal
 from nightschool.curation.written import REHEARSAL, read_written
 from nightschool.errors import InterruptedRun, NightschoolError, RefusedError, TooLittleDataError
 from nightschool.jobs.alive import kept_alive
@@ -153,7 +153,7 @@ def _choose(store: Store, run: Run, folder: Path, config: StudyConfig, data: Pat
         dataset = from_file(data, wanted, objective, renderer)
     if "influence" in dataset.summary:
         progress.note(in_words(dataset.summary["influence"]))
-    require_legal(objective, _rule(config), dataset, data)
+    require_legal(objective, believing(config.rule), dataset, data)
     enter_dataset(store, dataset.rows.digest, run, dataset.as_of, len(dataset.train), dataset.summary)
     _write_dataset(folder, dataset)  # last: a run with this file never chooses again
 
@@ -269,7 +269,7 @@ def course_over(
     """
     rated = [sample for sample in rows.held_out if sample.reward is not None]
     silent = [sample for sample in rows.held_out if sample.reward is None]
-    rule = _rule(config)
+    rule = believing(config.rule)
     rated = objective.annotate(rated, rule) if rated and objective.pessimistic else rated
     rehearsed, after = _rehearsal(config, renderer) if objective.anchored else [], objective.after_anchor
     return Course(
@@ -283,12 +283,6 @@ def course_over(
         teachers=rows.teachers,
         after_anchor={"": lambda rows: after(rows, rule)} if after else {},
     )
-
-
-def _rule(config: StudyConfig) -> Any:
-    """The objective's settings. Rewards come from calibrated sources alone (`feedback.reward`)."""
-    known = {field.name for field in fields(config.rule)}
-    return replace(config.rule, calibrated=True) if "calibrated" in known else config.rule
 
 
 def _rehearsal(config: StudyConfig, renderer: Renderer) -> list[Sample]:
