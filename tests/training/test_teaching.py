@@ -17,6 +17,7 @@ from traffic import fix_splits, record_turn, say
 
 from nightschool.curation.dataset import Rows, Told
 from nightschool.curation.hindsight import written_views
+from nightschool.demo.customers import HAPPY, UNHAPPY
 from nightschool.errors import NightschoolError, RefusedError, TooLittleDataError
 from nightschool.models.base import load_base
 from nightschool.models.lora import LoraConfig
@@ -173,7 +174,7 @@ def test_every_exchange_learns_what_the_audit_made_of_it(store: Store, tmp_path:
         ids, reply = tuple(renderer.prompt_ids(tuple(asked))), f"the tool {n % 3}"
         completion = tuple(renderer.completion_ids(reply))
         told.append(record_turn(store, asked, reply, ids, completion, session=f"s{n}", user=f"user {n}"))
-        say(store, FeedbackKind.TEXT, WORDS[n % len(WORDS)], exchange=told[-1])
+        say(store, FeedbackKind.TEXT, (HAPPY + UNHAPPY)[n % 12], exchange=told[-1])
         say(store, FeedbackKind.THUMB, n % 2 == 0, exchange=told[-1])
     with pytest.raises(NightschoolError) as refused:
         study(store, tmp_path, Plan("shop", "hindsight", start="base"), config(model))

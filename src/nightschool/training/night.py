@@ -209,7 +209,7 @@ def _audited(
         spell = Renderer.from_folder(find_model(config.backend.model)).tokenizer.decode
         backend.open(course.parent)
         judge = teaching.corrected(told, lambda ids: spell(list(ids), skip_special_tokens=True))
-        clip = getattr(config.rule, "clip", HindsightRule().clip)
+        clip = getattr(config.rule, "clip", 0.0) or HindsightRule().clip  # 0: the loss has none
         lesson = teaching.Class(rows, told, config.audit, clip, judge, config.loop.seed)
         found = teaching.audit_teacher(backend, lesson)
         teaching.keep(folder, found)
