@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from traffic import fix_splits, record_session, say
+
+from nightschool.types import FeedbackKind
 
 DESCRIBED = ("--objective", "sft", "--sequences", "2000", "--model", "7b")
 
@@ -109,3 +112,19 @@ def test_a_forecast_meets_what_the_run_took(run, tiny, handbook, state):
 def test_what_cannot_be_planned(run, words, code, what):
     told = run("plan", *words)
     assert (told.code, what in told.err) == (code, True), told.err
+
+
+def test_whose_votes_would_wait_is_said_before_a_run(run, store, tiny):
+    fix_splits(store)
+    for seed in range(5):
+        record_session(store, "where is my parcel", seed, user="user-0-1")  # of the train split
+        say(store, FeedbackKind.THUMB, seed % 2 == 0, session=f"session-{seed}")
+    asked = ("plan", "--objective", "kto", "--agent", "shop", "--model", str(tiny), "--device", "h100")
+    told = run(*asked, "--json")
+    assert told.code == 0, told.err
+    assert told.document["data"]["influence"] == {
+        "votes": 5, "taught": 2, "people": 1, "loudest": 2, "sources": {"end_user": 2}, "held": {"influence cap": 3},
+    }  # fmt: skip
+    lines = [" ".join(line.split()) for line in run(*asked).out.splitlines()]
+    assert "may teach 2 of 5, of 1 person" in lines
+    assert "held back: influence cap 3" in lines
