@@ -126,6 +126,11 @@ def test_the_rules_are_calibrated_on_what_people_left_beside_their_texts(store):
     assert {round(p, 1) for p in found.probabilities.values()} == {0.0, 1.0}
     assert best_of([found]) is found
     assert found.as_json()["drift"]["state"] == "steady"
+    # Every label agrees with the rules (sensitivity and specificity 1): the corrected share is the share itself.
+    good = found.as_json()["good"]
+    share = sum(p > 0.5 for p in found.probabilities.values()) / len(found.probabilities)
+    assert good["value"] == pytest.approx(share)
+    assert good["low"] < share < good["high"]
 
 
 def test_a_reader_that_no_longer_agrees_with_people_gives_no_rewards(store):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nightschool.feedback.reading.values import Reading
     from nightschool.feedback.reading.verdicts import Calibrated
     from nightschool.types import Feedback, Json
+    from nightschool.valuation.rates import Mean
 
 LISTED = 50
 
@@ -100,8 +101,19 @@ def _table(found: Sequence[tuple[Feedback, Reading]]) -> Table:
 
 
 def _readers(readers: Mapping[str, Sequence[Calibrated]]) -> Table:
-    rows = [(agent, one.reader, _believed(one), _moved(one)) for agent, known in readers.items() for one in known]
-    return Table(tuple(rows), ("agent", "reader", "against people's labels", "since the last version"), wraps=(2, 3))
+    rows = [
+        (agent, one.reader, _believed(one), _moved(one), "" if one.good is None else _percent(one.good))
+        for agent, known in readers.items()
+        for one in known
+    ]
+    header = ("agent", "reader", "against people's labels", "since the last version", "% good")
+    return Table(tuple(rows), header, wraps=(2, 3))
+
+
+def _percent(good: Mean) -> str:
+    from nightschool.dashboard.formatting import share
+
+    return share(good.value, max(0.0, good.low), min(1.0, good.high))
 
 
 def _believed(one: Calibrated) -> str:

@@ -17,18 +17,22 @@ from nightschool.feedback.reading.stored import current_readings, load_readings,
 from nightschool.feedback.reading.values import Reading
 from nightschool.releases.aliases import BASE, current
 from nightschool.types import Feedback, Json
+from nightschool.valuation.rates import Judged, Mean, corrected_rate
 
 DRIFTED = "its gap to people's labels has moved on replies of what serves now"
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """One reader's calibration on an agent's texts, or why there is none; `probabilities` by the feedback's id."""
+    """One reader's calibration on an agent's texts, or why there is none; `probabilities` by the feedback's id. `good`:
+    the share of its texts about replies that went well, corrected for what it gets wrong as if labels were left at
+    random; `None` where it tells good from bad no better than a coin."""
 
     reader: str
     calibration: Calibration | None
     why: str
     probabilities: Mapping[str, float]
+    good: Mean | None = None
 
     @property
     def version(self) -> str:
@@ -60,6 +64,9 @@ class Calibrated:
         told: Json = {"reader": self.reader, "used": self.is_used, "why": self.why or None}
         if found is not None:
             told |= {"version": found.version, "report": found.report, "drift": asdict(found.drift)}
+            told["good"] = (
+                None if self.good is None else {**asdict(self.good), "low": self.good.low, "high": self.good.high}
+            )
         return told
 
 
@@ -85,7 +92,17 @@ def _calibrated(name: str, readings: Mapping[str, Reading], heard: Heard, servin
     except (TooLittleDataError, RefusedError) as error:
         return Calibrated(name, None, error.why, {})
     known = {feedback_id: found.probability(score) for feedback_id, score in scores.items() if score is not None}
-    return Calibrated(name, found, DRIFTED if found.drift.state == State.ALARM else "", known)
+    why = DRIFTED if found.drift.state == State.ALARM else ""
+    return Calibrated(name, found, why, known, _good([score for score in scores.values() if score is not None], found))
+
+
+def _good(scores: Sequence[float], found: Calibration) -> Mean | None:
+    said = found.report
+    judge = Judged(said["hits"], said["good"], said["passes"], said["bad"])
+    try:
+        return corrected_rate(sum(score > 0 for score in scores) / len(scores), len(scores), judge)
+    except RefusedError:
+        return None
 
 
 def best_of(calibrated: list[Calibrated]) -> Calibrated | None:
