@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from traffic import fix_splits, record_words
 
-from nightschool.curation.dataset import Wanted, build_dataset
+from nightschool.curation.dataset import CurationRule, Wanted, build_dataset
 from nightschool.curation.gathering import gather
+from nightschool.curation.influence import InfluenceRule
 from nightschool.curation.readers import better_read
 from nightschool.feedback.reading.calibration import hear_texts
 from nightschool.feedback.reading.stored import insert_readings
@@ -19,6 +20,8 @@ from nightschool.feedback.text import TextCalibrator
 from nightschool.objectives.catalog import find_objective
 from nightschool.releases.aliases import BASE
 from nightschool.store.database import Store
+
+FREE = CurationRule(influence=InfluenceRule(trusted=("end_user",)))  # all of them say the same to the same request
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def store(tmp_path_factory):
 
 def test_a_judge_that_knows_better_makes_the_rewards(store):
     with store.read() as conn:
-        dataset = build_dataset(conn, store.tenant, Wanted("shop", BASE, time.time() + 1, valued=False))
+        dataset = build_dataset(conn, store.tenant, Wanted("shop", BASE, time.time() + 1, FREE, valued=False))
     told = {one["reader"]: one for one in dataset.summary["readers"]}
     assert told["judge-1"]["used"]
     soft = [sample for sample in dataset.train if sample.reward not in (0.0, 1.0)]
@@ -59,7 +62,7 @@ def test_thumbs_and_read_texts_train_kto_and_bco(store, tmp_path):
     for name in ("kto", "bco"):
         objective = find_objective(name)
         with store.read() as conn:
-            dataset = gather(conn, store.tenant, Wanted("shop", BASE, time.time() + 1), objective, None)  # type: ignore
+            dataset = gather(conn, store.tenant, Wanted("shop", BASE, time.time() + 1, FREE), objective, None)  # type: ignore
         rule = objective.rule(calibrated=True)
         made = objective.annotate(dataset.train, rule)
         assert {sample.annotations["desirable"] for sample in made} == {0.0, 1.0}
