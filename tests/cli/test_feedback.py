@@ -1,4 +1,4 @@
-"""`nightschool feedback`: list, show, parked, import."""
+"""`nightschool feedback`: list, show, parked, import, export."""
 
 import pytest
 from fake_engine import serve
@@ -153,3 +153,19 @@ def test_signals_are_weighed_where_enough_was_judged(run, store):
     assert data["model"]["auc"] == {"value": 0.5, "low": 0.5, "high": 0.5}
     assert (data["trains"], "may not train" in found["answer"]) == (False, True)
     assert run("feedback", "signals", "--sessions", "60", "--json").document["data"]["sessions"] == 60
+
+
+def test_export_writes_what_import_takes_in_again(run, store, tmp_path):
+    record = Record("x-1", Caller("shop", external_key="ticket-1"), Timing(NOW), "base", b"{}")
+    store.write(lambda conn: insert_exchange(conn, store.tenant, record))
+    said(store, exchange="x-1", value=False)
+    said(store, NOW + 60, external_key="ticket-1", kind="text", value="=not this one")
+    said(store, NOW + 61, external_key="ticket-2", kind="text", value="early")
+    file = tmp_path / "inbox.csv"
+    told = run("feedback", "export", str(file), "--only", "unread")
+    assert told.out.splitlines()[0] == f"Wrote 2 items to {file}."
+    assert "'=not this one" in file.read_text(encoding="utf-8-sig")
+    assert run("feedback", "export", str(file), "--json").document["data"]["rows"] == 3
+    assert run("feedback", "import", str(file), "--json").document["data"]["duplicate"] == 3
+    assert run("feedback", "export", str(file), "--only", "sideways").code == 2
+    assert run("feedback", "export", str(file), "--only", "done").out.startswith("Wrote 0 items")

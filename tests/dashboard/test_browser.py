@@ -71,9 +71,9 @@ GEOMETRY = """() => {
 class Site:
     """A state of the store behind a real server on loopback."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, app: Starlette | None = None) -> None:
         facts = {"engine": "engine ready, 3 adapters", "lost": 0}
-        app = Starlette(routes=build_dashboard(state.store, lambda: dict(facts)))
+        app = app or Starlette(routes=build_dashboard(state.store, lambda: dict(facts)))
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         self.state = state

@@ -106,7 +106,9 @@ def check_document(html: str, path: str) -> Outline:
             assert target.startswith(("/", "#")), (path, target)
             assert not target.startswith("//"), (path, target)
     scripts = {attributes.get("src", "").partition("?")[0] for tag, attributes in page.tags if tag == "script"}
-    assert scripts <= {f"/static/{name}" for name in ("htmx.min.js", "live.js", "plots.js", "uPlot.iife.min.js")}
+    assert scripts <= {
+        f"/static/{name}" for name in ("htmx.min.js", "inbox.js", "live.js", "plots.js", "uPlot.iife.min.js")
+    }
     identifiers = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(identifiers) == len(set(identifiers)), path
     return page

@@ -46,7 +46,7 @@ COMMANDS = (
         "look",
         "What was heard, what waits; files of it.",
         "nightschool feedback import tickets.csv --dry-run",
-        ("list", "show", "import", "parked", "read", "rates", "signals"),
+        ("list", "show", "import", "export", "parked", "read", "rates", "signals"),
         "list",
     ),
     Command("import", "teach", "Take in logs of other tools.", "nightschool import traces.jsonl", module="imports"),

@@ -1,4 +1,4 @@
-"""`nightschool feedback`: what was heard, what waits, what texts and signals mean, and files of feedback taken in."""
+"""`nightschool feedback`: what was heard, what waits, what texts and signals mean; files of it taken in and written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nightschool.cli.answer import Answer, Call, Table
-from nightschool.cli.options import new_app
+from nightschool.cli.options import AgentOption, new_app
 from nightschool.cli.rates import rates
 from nightschool.cli.readings import read
 from nightschool.cli.signals import signals
@@ -126,6 +126,38 @@ def import_file(
     sentence = f"{data['rows']} rows{' would be' if dry_run else ''}: {counts}."
     again = f"nightschool feedback import {file}" if dry_run else "nightschool feedback parked"
     return Answer("feedback.import", sentence, data, _report(data), again)
+
+
+@app.command(name="export")
+def export_file(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(help="The CSV file; it is replaced when the new one is whole.")],
+    state: Annotated[str, typer.Option("--only", help="unread, done, parked, or a kind: text, up, down, …")] = "all",
+    agent: AgentOption = None,
+) -> Answer:
+    """Write feedback and what became of it as CSV, which `feedback import` takes in again.
+
+    Example: nightschool feedback export inbox.csv --only unread
+    """
+    from nightschool.dashboard.formatting import plural
+    from nightschool.dashboard.queries.feedback import CSV_ROWS, STATES, feedback_csv
+    from nightschool.dashboard.queries.scope import Scope
+    from nightschool.errors import InputError
+
+    if state not in STATES:
+        raise InputError("Nothing was written.", f"--only is one of {', '.join(STATES)}.", "nightschool feedback list")
+    call: Call = ctx.obj
+    with call.store() as store, store.read() as conn:
+        asked = {"state": state} | ({"agent": agent} if agent else {})
+        written, rows = feedback_csv(conn, Scope(store.tenant, time.time(), asked))
+    out = file.expanduser()
+    part = out.with_name(f".{out.name}.part")
+    part.write_bytes(written)
+    part.replace(out)
+    more = f" There may be more: the newest {CSV_ROWS} are written." if rows == CSV_ROWS else ""
+    sentence = f"Wrote {plural(rows, 'item')} to {file}.{more}"
+    data = {"rows": rows, "file": str(file), "only": state, "agent": agent}
+    return Answer("feedback.export", sentence, data, (), f"nightschool feedback import {file} --dry-run")
 
 
 def _report(data: Json) -> tuple[Table | str, ...]:

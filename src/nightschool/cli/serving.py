@@ -229,7 +229,9 @@ def _server(
 
     if isinstance(engine, EngineProcess):
         settings = replace(settings, tokenizer=engine.model)
-    app = build_app(store, EngineClient(engine.url, engine.key), settings, build_dashboard(store, facts))
+    app = build_app(
+        store, EngineClient(engine.url, engine.key), settings, build_dashboard(store, facts, settings.privacy)
+    )
     return make_server(app, config.host, config.port, settings.access.needs_key)
 
 

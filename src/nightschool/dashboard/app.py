@@ -8,7 +8,8 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -19,14 +20,17 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from nightschool.dashboard import pages
-from nightschool.dashboard.admission import CHALLENGE, tenant_shown
+from nightschool.access.keys import Role
+from nightschool.access.privacy import Privacy
+from nightschool.dashboard import inbox, pages
+from nightschool.dashboard.admission import CHALLENGE, MAY_ACT, MAY_LOOK, MAY_SEE_INBOX, Acting, tenant_shown, who_acts
 from nightschool.dashboard.counts import Counts
 from nightschool.dashboard.formatting import iso
 from nightschool.dashboard.html import render, static_version
 from nightschool.dashboard.pages import Bytes, Elsewhere, Page, View
 from nightschool.dashboard.queries.scope import Scope
-from nightschool.errors import InputError, MissingError, NightschoolError
+from nightschool.errors import InputError, MissingError, NightschoolError, RefusedError
+from nightschool.feedback.inbox import Inbox
 from nightschool.store.database import Store
 from nightschool.types import Json
 
@@ -38,8 +42,11 @@ CSP = (
 )
 SAFE = {"content-security-policy": CSP, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 PRIVATE = {**SAFE, "cache-control": "no-store"}
+# A browser says where a form comes from (its Origin) only on pages that let it.
+ACTED_ON = {**PRIVATE, "referrer-policy": "same-origin"}
 STATIC = {
     "style.css": "text/css; charset=utf-8",
+    "inbox.js": "text/javascript; charset=utf-8",
     "live.js": "text/javascript; charset=utf-8",
     "plots.js": "text/javascript; charset=utf-8",
     "htmx.min.js": "text/javascript; charset=utf-8",
@@ -49,20 +56,26 @@ STATIC = {
     "LICENSE-htmx.txt": "text/plain; charset=utf-8",
     "LICENSE-uPlot.txt": "text/plain; charset=utf-8",
 }
+SECRETS_ONLY = Privacy()
 SEEN = "x-nightschool-seen"  # what the poller shows already
 STRANGER = InputError(
     "This dashboard asks who you are.",
     "It can be reached from other machines, or a data token is set.",
     "Give any name and, as password, the admin token: the file `token` in the state folder.",
 )
-TITLES = {401: "Not known", 404: "Not here", 503: "Not answered"}
+NO_ACTOR = InputError(
+    "This takes a key.",
+    "Looking is free on this machine; changing something takes a key with the role feedback, or an admin's.",
+    "Give any name and, as password, such a key, or the admin token: the file `token` in the state folder.",
+)
+TOO_OFTEN = InputError("Nothing was changed.", "The key has used up its requests per minute.", "Wait a minute.")
+TITLES = {400: "Not done", 401: "Not known", 403: "Not allowed", 404: "Not here", 429: "Too often", 503: "Not answered"}
 FRESH_S = 600  # relative times are redrawn at least this often
 
 VIEWS: tuple[tuple[str, View], ...] = (
     ("/agents/{agent:path}", pages.overview_page),
     ("/sessions", pages.sessions_page),
     ("/sessions/{id}", pages.session_page),
-    ("/feedback", pages.feedback_page),
     ("/ledger", pages.ledger_page),
     ("/imports", pages.imports_page),
     ("/keys", pages.keys_page),
@@ -71,16 +84,18 @@ VIEWS: tuple[tuple[str, View], ...] = (
     ("/releases", pages.releases_page),
     ("/verdicts/{id}", pages.verdict_page),
 )
+INBOX_VIEWS: tuple[tuple[str, View], ...] = (("/feedback", pages.feedback_page), ("/feedback/{id}", inbox.inbox_page))
 
 
-def build_dashboard(store: Store, facts: Callable[[], dict[str, Any]]) -> list[Route]:
+def build_dashboard(store: Store, facts: Callable[[], dict[str, Any]], privacy: Privacy = SECRETS_ONLY) -> list[Route]:
     """Routes of every page, each also as `.json`. Add them after the gateway's own: the last one answers 404.
 
     `facts` is asked once a page for what only the running process knows; each key may be absent:
     `base_url` (where agents send their calls), `agent` (the default one), `engine` (a short sentence),
     `lost` (exchanges that could not be recorded), `model_folder` (whose tokenizer spells the tokens).
+    `privacy`: what is not stored of the texts that people write in the inbox.
     """
-    desk = Desk(store, facts)
+    desk = Desk(store, facts, privacy)
     routes = [
         Route("/", desk.endpoint(pages.index_page, "html")),
         Route("/index.json", desk.endpoint(pages.index_page, "json")),
@@ -88,6 +103,12 @@ def build_dashboard(store: Store, facts: Callable[[], dict[str, Any]]) -> list[R
     for path, view in VIEWS:
         routes.append(Route(f"{path}.json", desk.endpoint(view, "json")))
         routes.append(Route(path, desk.endpoint(view, "html")))
+    routes.append(Route("/feedback.csv", desk.endpoint(inbox.csv_file, "html", MAY_SEE_INBOX)))
+    for path, view in INBOX_VIEWS:
+        routes.append(Route(f"{path}.json", desk.endpoint(view, "json", MAY_SEE_INBOX)))
+        routes.append(Route(path, desk.endpoint(view, "html", MAY_SEE_INBOX)))
+    routes.append(Route("/feedback/{id}/{act}", desk.act, methods=["POST"]))
+    routes.append(Route("/sign-in", desk.endpoint(inbox.sign_in_page, "html", MAY_ACT)))
     routes.append(Route("/exchanges/{id}/{part:str}.txt", desk.endpoint(pages.body_page, "html")))
     routes.append(Route("/exchanges/{id}", desk.endpoint(pages.exchange_page, "html")))
     routes.append(Route("/static/{name}", static))
@@ -98,23 +119,51 @@ def build_dashboard(store: Store, facts: Callable[[], dict[str, Any]]) -> list[R
 class Desk:
     """Answers one view after another from one store."""
 
-    def __init__(self, store: Store, facts: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, store: Store, facts: Callable[[], dict[str, Any]], privacy: Privacy) -> None:
         self.store = store
         self.facts = facts
+        self.privacy = privacy
         self.counts = Counts()
 
-    def endpoint(self, view: View, form: str) -> Callable[[Request], Any]:
+    def endpoint(self, view: View, form: str, roles: Collection[Role | None] = MAY_LOOK) -> Callable[[Request], Any]:
         """An endpoint; the queries run in a thread, in one snapshot of the store."""
 
         async def handle(request: Request) -> Response:
-            return await run_in_threadpool(self._answer, view, form, request)
+            return await run_in_threadpool(self._answer, view, form, roles, request)
 
         return handle
 
-    def _answer(self, view: View, form: str, request: Request) -> Response:
-        tenant = tenant_shown(request, self.store.tenant)
+    async def act(self, request: Request) -> Response:
+        """A form of the inbox: done in one write, then the way to the next item."""
+        acting = who_acts(request, take=True)
+        if acting is None:
+            return refusal(NO_ACTOR, 401, "html", Scope("", time.time(), {}), request)
+        scope = Scope(acting.tenant, time.time(), {}, self.facts(), self.counts)
+        if acting.wait_s > 0:
+            return refusal(TOO_OFTEN, 429, "html", scope, request)
+        try:
+            asked = await inbox.read_act(request, acting)
+            return await run_in_threadpool(self._do, asked, acting, scope)
+        except MissingError as error:
+            return refusal(error, 404, "html", scope, request)
+        except (InputError, RefusedError) as error:
+            return refusal(error, 403 if isinstance(error, RefusedError) else 400, "html", scope, request)
+        except (SQLAlchemyError, NightschoolError) as error:  # boundary: the store is busy, full or damaged
+            return broken(error, "html", scope, request)
+
+    def _do(self, asked: inbox.Act, acting: Acting, scope: Scope) -> Response:
+        store = self.store.scoped(acting.tenant)
+        person, privacy = acting.person, self.privacy
+        shown = store.write(lambda conn: inbox.do(asked, Inbox(conn, acting.tenant, person, time.time(), privacy)))
+        with store.read() as conn:
+            filtered = replace(scope, params=inbox.filters_of(asked))
+            return RedirectResponse(inbox.afterwards(conn, filtered, asked, shown).url, 303, PRIVATE)
+
+    def _answer(self, view: View, form: str, roles: Collection[Role | None], request: Request) -> Response:
+        tenant = tenant_shown(request, self.store.tenant, roles)
         if tenant is None:
-            return refusal(STRANGER, 401, form, Scope("", time.time(), {}), request)
+            stranger = NO_ACTOR if roles is MAY_ACT else STRANGER
+            return refusal(stranger, 401, form, Scope("", time.time(), {}), request)
         scope = Scope(tenant, time.time(), request.query_params, self.facts(), self.counts)
         try:
             with self.store.read() as conn:
@@ -126,7 +175,8 @@ class Desk:
         if isinstance(made, Elsewhere):
             return RedirectResponse(made.url, 302, PRIVATE)
         if isinstance(made, Bytes):
-            return Response(made.data, headers=PRIVATE, media_type="text/plain; charset=utf-8")
+            named = {"content-disposition": f'attachment; filename="{made.name}"'} if made.name else {}
+            return Response(made.data, headers={**PRIVATE, **named}, media_type=made.media_type)
         if form == "json":
             return as_json_response(envelope(made, scope.now))
         return page_response(made, scope, request)
@@ -137,8 +187,9 @@ def page_response(page: Page, scope: Scope, request: Request) -> Response:
     seen = digest_of(page, scope.now)
     if request.headers.get(SEEN) == seen:
         return Response(status_code=204, headers=PRIVATE)
-    context = {"page": page, "scope": scope, "seen": seen, "path": request.url.path}
-    return Response(render(f"{page.kind}.html", context), headers=PRIVATE, media_type="text/html; charset=utf-8")
+    context = {"page": page, "scope": scope, "seen": seen, "path": request.url.path, "acting": who_acts(request)}
+    headers = ACTED_ON if page.kind == "inbox" else PRIVATE
+    return Response(render(f"{page.kind}.html", context), headers=headers, media_type="text/html; charset=utf-8")
 
 
 def refusal(

@@ -19,7 +19,7 @@ from nightschool.objectives.legality import OBJECTIVES
 NAVIGATION = (
     ("Overview", "/", ("overview", "agents")),
     ("Sessions", "/sessions", ("sessions", "session")),
-    ("Feedback", "/feedback", ("feedback",)),
+    ("Feedback", "/feedback", ("feedback", "inbox")),
     ("Ledger", "/ledger", ("ledger",)),
     ("Runs", "/runs", ("runs", "run")),
     ("Releases", "/releases", ("releases", "verdict")),

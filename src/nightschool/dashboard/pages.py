@@ -64,9 +64,11 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """A raw body, to be looked at as text and nothing else."""
+    """A raw body, to be looked at as text and nothing else; or, where it has a `name`, a file to be kept."""
 
     data: bytes
+    media_type: str = "text/plain; charset=utf-8"
+    name: str | None = None
 
 
 View = Callable[[sa.Connection, Scope, Mapping[str, str]], Page | Elsewhere | Bytes]

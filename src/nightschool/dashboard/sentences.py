@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nightschool.dashboard import marks
 from nightschool.dashboard.formatting import count, duration, later, number, plural, relative, share
 from nightschool.types import Json
 
@@ -73,10 +74,11 @@ def feedback_list(data: Json) -> str:
         return "No feedback yet."
     heard = "1 item of feedback" if counts["all"] == 1 else f"{count(counts['all'], cap)} items of feedback"
     parked = counts["parked"]
+    unread = f", {count(counts['unread'], data['inbox_cap'])} unread" if counts["unread"] else ", none unread"
     if not parked:
-        return f"{heard}, each with its exchange or session."
+        return f"{heard}{unread}, each with its exchange or session."
     waits = "1 waits" if parked == 1 else f"{number(parked)} wait"
-    return f"{heard}; {waits} for an exchange that has not arrived."
+    return f"{heard}{unread}; {waits} for an exchange that has not arrived."
 
 
 def ledger(data: Json) -> str:
@@ -185,3 +187,18 @@ def _first(data: Json) -> Json:
     """The row that the others are compared with: the first released version that was judged."""
     released = [row for row in data["releases"] if row["version"]["released"] and row["judged"]]
     return released[0]
+
+
+def inbox(data: Json) -> str:
+    """What the item is, whether it waits, and how many others do."""
+    item = data["item"]
+    heard = {"thumb": "Thumb up" if item["value"] in (True, "up", 1) else "Thumb down"}.get(item["kind"])
+    who = f"{heard or item['kind'].capitalize()} from {item['source'].replace('_', ' ')}"
+    live = [told for told in data["history"] if not told["undone"]]
+    if live:
+        return f"{who}: {live[-1]['act']} by {marks.one_line(marks.plain(live[-1]['by']), 40)}."
+    if item["state"] != "matched":
+        return f"{who}: {'it waits for its exchange' if item['state'] == 'parked' else item['state']}."
+    unread = data["counts"]["unread"]
+    others = f"{count(unread, data['cap'])} unread in all" if unread != 1 else "the only one unread"
+    return f"{who}: {others if data['current'] else 'it does not hold any more'}."

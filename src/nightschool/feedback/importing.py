@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from nightschool.access.privacy import Privacy
 from nightschool.errors import InputError, NightschoolError, RefusedError
 from nightschool.feedback.body import read_feedback
+from nightschool.feedback.cells import unguarded
 from nightschool.feedback.private import hidden
 from nightschool.feedback.record import PARKED_S, insert_feedback
 from nightschool.feedback.tables import TableRow, open_table
@@ -207,7 +208,7 @@ def _read(row: TableRow, report: ImportReport, now: float) -> NewFeedback:
     cells = row.cells
     if "" in cells:
         raise wrong("the row has more cells than the header")
-    given = {name: cells[name] for name in cells if cells[name] != ""}
+    given = {name: unguarded(cell) if isinstance(cell, str) else cell for name, cell in cells.items() if cell != ""}
     moment = read_time(given["time"]) if "time" in given else None
     report.saw(row, moment)
     for name in ("key_type", "key", "kind", "value"):

@@ -14,6 +14,7 @@ from nightschool.dashboard.queries.ledger import today
 from nightschool.dashboard.queries.outcomes import outcome_of, thumb_scores
 from nightschool.dashboard.queries.scope import Names, Scope, names
 from nightschool.dashboard.trace import Leaf, MessageRow, Node, Tree
+from nightschool.feedback.inbox import ORIGIN
 from nightschool.feedback.record import current_view, feedback_value
 from nightschool.store.bodies import get_body
 from nightschool.store.matching import content_text
@@ -70,6 +71,30 @@ def session(conn: sa.Connection, scope: Scope, session_id: str) -> Json | None:
     chosen = calls.get(data["exchange"] or "")
     data["selected"] = _selected(conn, scope.tenant, chosen, labels, said) if chosen else None
     return data
+
+
+def passage(conn: sa.Connection, scope: Scope, session_id: str) -> Json:
+    """What was said around the exchange `x` of the URL, else from the beginning of the main branch, with its ledger.
+
+    `turns` numbers the replies of the main branch as feedback does that names a turn. 7 queries.
+    """
+    labels = names(conn, scope.tenant)
+    calls = _exchanges(conn, scope.tenant, session_id, labels)
+    replies = _choices(conn, scope.tenant, session_id, False)
+    tree = Tree(_messages(conn, scope.tenant, session_id), _leaves(calls, replies))
+    said = _feedback(conn, scope.tenant, session_id)
+    data = _reading_place(tree, scope, calls)
+    shown = tree.branch(data["branch"])[data["from"] - 1 : data["to"]] if data["branch"] else []
+    bodies = _bodies(conn, scope.tenant, [node.message for node in shown], ())
+    chosen = calls.get(data["exchange"] or "")
+    main = [id_ for id_, call in calls.items() if call["branch"] == Branch.MAIN.value and call["status"] != "error"]
+    return {
+        **data,
+        "messages": [_message(node, bodies, calls, replies, said) for node in shown],
+        "turns": {exchange_id: turn for turn, exchange_id in enumerate(main, start=1)},
+        "said": said,
+        "selected": _selected(conn, scope.tenant, chosen, labels, said) if chosen else None,
+    }
 
 
 def _session_row(conn: sa.Connection, tenant: str, session_id: str) -> Json | None:
@@ -163,10 +188,12 @@ def _feedback(conn: sa.Connection, tenant: str, session_id: str) -> list[Json]:
     query = sa.select(feedback).where(f.tenant == tenant, f.session_id == session_id)
     rows = conn.execute(query.order_by(f.received_at, f.id).limit(FEEDBACK_ROWS)).all()
     holding = {item.id for item in current_view(map(feedback_value, rows))}
-    return [
-        {**{key: value for key, value in row._mapping.items() if key not in HIDDEN}, "current": row.id in holding}
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        told = {key: value for key, value in row._mapping.items() if key not in HIDDEN}
+        act = row.evidence if row.origin == ORIGIN and isinstance(row.evidence, dict) else None
+        found.append({**told, "current": row.id in holding, "act": act})
+    return found
 
 
 def _reading_place(tree: Tree, scope: Scope, calls: dict[str, Json]) -> Json:
@@ -331,7 +358,7 @@ def _selected(conn: sa.Connection, tenant: str, call: Json, labels: Names, said:
         "exchange": call,
         "feedback": [item for item in said if item["exchange_id"] == call["id"]],
         "ledger": lines,
-        "today": today(call, said),
+        "today": today(call, [item for item in said if item["current"]]),
     }
 
 
