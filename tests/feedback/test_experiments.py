@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,17 @@ SMALL: dict[str, dict[str, Any]] = {
     "attacks": {"customers": 40, "shares": [0.1], "epochs": 1, "exam_customers": 20},
     "careless": {"raters": 60, "thumbs_each": 10, "betas": [2, 0.5, 0.25, 0.1]},
     "implicit": {"draws": 20},
+    "teacher_audit": {"things": 4, "lessons": 200, "lesson_steps": 20, "nights": 1, "replies": 4},
+    "solutions_watch": {
+        "lessons": 200,
+        "lesson_steps": 20,
+        "trained": 3,
+        "abroad": 3,
+        "requests_per_round": 2,
+        "rounds": 2,
+        "every": 1,
+        "asked": 1,
+    },
 }
 ON_REAL_RUNS = ("implicit",)
 
@@ -39,7 +50,8 @@ def experiments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
 
 
 def test_all_are_tried() -> None:
-    assert {file.stem for file in FOLDERS[0].glob("*.py")} == {*SMALL}
+    # the audit of the demo's own model needs a played demo: see below
+    assert {file.stem for file in FOLDERS[0].glob("*.py")} == {*SMALL, "demo_audit"}
 
 
 @pytest.mark.slow
@@ -105,3 +117,37 @@ def test_a_loss_on_what_a_tool_said_is_what_the_name_says(experiments: None) -> 
     sample = module.clerk.replied("x", [1, 7, 8, 2, 7], [7, 8])
     found = module.unmasked(sample, [7, 8])
     assert found.loss_mask == found.completion_mask == (False, True, True, False, False, True, True)
+
+
+def test_the_demo_s_model_is_audited_by_the_command(
+    experiments: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = importlib.import_module("demo_audit")
+    area = {"value": 0.45, "low": 0.3, "high": 0.6}
+    report = {"accepted": 13, "rejected": 16, "items": 40, "separation": {"all": {}}}
+    report["separation"]["all"] = {key: {"area": area} for key in ("own", "beyond_placebo")}
+
+    def run(words: list[str], **_more: Any) -> SimpleNamespace:
+        assert words[3:6] == ["train", "--objective", "hindsight"]
+        folder = Path(words[words.index("--state") + 1]) / "runs" / "r1"
+        (folder / "work").mkdir(parents=True)
+        (folder / "audit.json").write_text(json.dumps({"report": report}))
+        answer = {"refusal": {"next": "nightschool train --objective oapl --agent support-shop"}}
+        return SimpleNamespace(returncode=3, stdout=json.dumps(answer))
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    found = module.refused(tmp_path)
+    rows = {row.name: row for row in module.rows_of([found, {**found, "code": 0}])}
+    assert rows["refused, before a step"].value == "1 of 2"
+    assert rows["refused, before a step"].passed is False
+    assert rows["a scalar objective is named"].passed
+    assert rows["area between accepted and rejected, behind their own words"].value.startswith("0.45")
+    check(module, [found, {**found, "code": 0}])
+
+
+def test_what_a_watched_run_keeps_is_the_look_before_its_stop(experiments: None) -> None:
+    module = importlib.import_module("solutions_watch")
+    looks = [[0, 0.7, 0.6, 200.0], [5, 0.8, 0.5, 90.0], [10, 0.9, 0.3, 10.0]]
+    assert module.kept({"looks": looks, "stopped": None}, 2) == 0.3
+    assert module.kept({"looks": looks, "stopped": 10}, 2) == 0.5
+    assert module.kept({"looks": looks, "stopped": 5}, 3) == 200.0

@@ -15,8 +15,9 @@ import sqlalchemy as sa
 from tiny import make_tiny_model
 from traffic import fix_splits, record_turn, say
 
-from nightschool.curation.dataset import Rows, Told
+from nightschool.curation.dataset import CurationRule, Rows, Told
 from nightschool.curation.hindsight import written_views
+from nightschool.curation.influence import InfluenceRule
 from nightschool.demo.customers import HAPPY, UNHAPPY
 from nightschool.errors import NightschoolError, RefusedError, TooLittleDataError
 from nightschool.models.base import load_base
@@ -38,6 +39,7 @@ from nightschool.training.runs import load_run, run_folder
 from nightschool.training.teaching import Class, audit_teacher, corrected
 from nightschool.types import FeedbackKind, Json
 
+FREE = CurationRule(influence=InfluenceRule(trusted=("end_user",)))  # all of them ask the same
 WORDS = ("that is right", "wrong tool", "say the order", "thanks", "no", "it should be late")
 
 
@@ -177,7 +179,7 @@ def test_every_exchange_learns_what_the_audit_made_of_it(store: Store, tmp_path:
         say(store, FeedbackKind.TEXT, (HAPPY + UNHAPPY)[n % 12], exchange=told[-1])
         say(store, FeedbackKind.THUMB, n % 2 == 0, exchange=told[-1])
     with pytest.raises(NightschoolError) as refused:
-        study(store, tmp_path, Plan("shop", "hindsight", start="base"), config(model))
+        study(store, tmp_path, Plan("shop", "hindsight", start="base"), config(model, curation=FREE))
     assert refused.value.next_step == "nightschool train --objective oapl --agent shop"
     with store.read() as conn:
         lines = conn.execute(sa.select(ledger)).all()
