@@ -25,7 +25,7 @@ from nightschool.gateway.settings import GatewaySettings
 from nightschool.store.database import Store
 from nightschool.store.exchanges import insert_exchange
 from nightschool.store.records import Caller, Record, Timing
-from nightschool.store.schema import exchanges, runs, sessions, verdicts
+from nightschool.store.schema import exchanges, feedback, runs, sessions, verdicts
 from nightschool.upstream.client import EngineClient
 
 SECRET = b"a secret of this installation"
@@ -41,6 +41,7 @@ AGENTS = frozenset({OPEN, DATA, ADMIN, TOKEN, ADMIN_TOKEN})
 JUDGES = frozenset({DATA, FEEDBACK, ADMIN, TOKEN, ADMIN_TOKEN})
 READERS = JUDGES | {OPEN}
 LOOKERS = frozenset({OPEN, ADMIN, ADMIN_TOKEN})
+DESK = frozenset({FEEDBACK, ADMIN, ADMIN_TOKEN})  # who may act in the inbox
 
 EXPECTED = {
     ("POST", "/v1/chat/completions"): AGENTS,
@@ -63,10 +64,14 @@ EXPECTED = {
         ("GET", f"{path}{form}"): LOOKERS
         for form in ("", ".json")
         for path in (
-            "/agents/{agent:path}", "/sessions", "/sessions/{id}", "/feedback", "/ledger", "/imports", "/keys", "/runs",
-            "/runs/{id}", "/releases", "/verdicts/{id}",
+            "/agents/{agent:path}", "/sessions", "/sessions/{id}", "/ledger", "/imports", "/keys", "/runs", "/runs/{id}",
+            "/releases", "/verdicts/{id}",
         )
     },
+    **{("GET", path): LOOKERS | DESK for path in ("/feedback", "/feedback.json", "/feedback.csv")},
+    **{("GET", f"/feedback/{{id}}{form}"): LOOKERS | DESK for form in ("", ".json")},
+    ("POST", "/feedback/{id}/{act}"): DESK,
+    ("GET", "/sign-in"): DESK,
     ("GET", "/"): LOOKERS,
     ("GET", "/index.json"): LOOKERS,
     ("GET", "/exchanges/{id}"): LOOKERS,
@@ -96,7 +101,8 @@ class House:
         """The address of something of acme's."""
         kind = template.split("/")[1]
         filled = template.replace("{agent:path}", states.AGENT).replace("{part:str}", "request")
-        return filled.replace("{id}", self.places.get(kind, "")).replace("{name}", "style.css")
+        filled = filled.replace("{act}", "accept").replace("{name}", "style.css")
+        return filled.replace("{id}", self.places.get(kind, ""))
 
 
 def _app(store: Store, access: Access, folder) -> Starlette:
@@ -122,6 +128,7 @@ def house(tmp_path_factory) -> Iterator[House]:
                 ("exchanges", exchanges),
                 ("runs", runs),
                 ("verdicts", verdicts),
+                ("feedback", feedback),
             ):
                 places[kind] = conn.scalar(sa.select(table.c.id).where(table.c.tenant == "acme").limit(1))
         app = _app(store, Access("the-admin-token", "the-data-token", KeyRing(store, SECRET)), folder)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from nightschool.errors import RefusedError
 from nightschool.types import Json
@@ -82,7 +82,7 @@ def require_calibrated(found: Json, model: str) -> None:
         RefusedError: with the part and its figures.
     """
     parts = list(_parts(found))
-    z = float(stats.norm.isf(SURE / 2 / len(parts)))
+    z = -float(special.ndtri(SURE / 2 / len(parts)))
     for name, part in parts:
         if abs(part["gap"]) - z * part["error"] > OFF:
             raise RefusedError(
