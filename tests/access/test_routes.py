@@ -64,8 +64,8 @@ EXPECTED = {
         ("GET", f"{path}{form}"): LOOKERS
         for form in ("", ".json")
         for path in (
-            "/agents/{agent:path}", "/sessions", "/sessions/{id}", "/ledger", "/imports", "/keys", "/runs", "/runs/{id}",
-            "/releases", "/verdicts/{id}",
+            "/agents/{agent:path}", "/sessions", "/sessions/{id}", "/ledger", "/imports", "/keys", "/runs",
+            "/runs/{id}", "/releases", "/verdicts/{id}",
         )
     },
     **{("GET", path): LOOKERS | DESK for path in ("/feedback", "/feedback.json", "/feedback.csv")},

@@ -3,7 +3,7 @@
 import pytest
 from fake_engine import serve
 from fake_judge import FakeJudge, vote
-from traffic import busy_day
+from traffic import busy_day, fix_splits
 
 from nightschool.access.identity import Access
 from nightschool.cli.serving import gateway_settings
@@ -110,9 +110,10 @@ def test_read_tells_what_texts_mean_and_reads_once(run, store):
 
 
 def test_read_asks_the_judge_that_is_configured(run, store, state):
+    fix_splits(store)  # else one in ten sessions is the gate's, and says nothing of readers
     judge = FakeJudge(usual=vote("bad", hint="The reply was late."))
     said(store, exchange="x-1", kind="text", value="Hm.")
-    record = Record("x-1", Caller("shop", session="s"), Timing(NOW), "base", b"{}")
+    record = Record("x-1", Caller("shop", session="s", header_user="ann"), Timing(NOW), "base", b"{}")
     store.write(lambda conn: insert_exchange(conn, store.tenant, record))
     with serve(judge.app()) as url:
         (state.parent / "nightschool.toml").write_text(
