@@ -43,7 +43,9 @@ def _standing(found: Json) -> str:
     if found["model"] is None:
         return f"They are shown, not trained: {found['why']}"
     together = f"Together they tell a failure with AUC {_estimate(found['model']['auc'])}"
-    return f"{together}; they may train." if found["trains"] else f"{together}; they may not train. {found['why']}"
+    if found["trains"]:
+        return f"{together}; they may train, where a run's table `curation` says `signals = true`."
+    return f"{together}; they may not train. {found['why']}"
 
 
 def _signals(there: list[Json]) -> Table:

@@ -15,6 +15,7 @@ from nightschool.curation.lineage import learned_from, releases_behind
 from nightschool.curation.readers import better_read
 from nightschool.curation.texts import Texts
 from nightschool.curation.trajectories import LeftOut, load_trajectories
+from nightschool.curation.unspoken import Unspoken, read_unspoken
 from nightschool.curation.votes import believe
 from nightschool.errors import TooLittleDataError
 from nightschool.feedback.reward import Reward, RewardRule, combine, pair
@@ -40,7 +41,8 @@ class CurationRule:
     how fast an older label fades in the success model. `noise_rate`: measured share of thumbs that point the
     wrong way. `value_model`: which of `valuation.models` says what was to be expected. `replay`: take again what
     the incumbent's line was trained on. `max_replies`: the most rows of an objective that needs no judgement, the
-    newest. `influence`: how much each voice may say.
+    newest. `influence`: how much each voice may say. `signals`: let those stand for judgements that nobody gave,
+    where they may.
     """
 
     max_staleness: int = 4
@@ -51,6 +53,7 @@ class CurationRule:
     replay: bool = False
     max_replies: int = 2048
     influence: InfluenceRule = field(default_factory=InfluenceRule)
+    signals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +176,7 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
     visible = [t for t in loaded.trajectories if t.split != Split.GATE]
     limits = Limits.load(conn, tenant, as_of, rule.influence)
     judge, read = reward_rule(conn, tenant, wanted, visible)
-    behind = releases_behind(conn, tenant, agent)
-    judged = [
-        _Judged(t, combine(t.feedback, judge, t.principal), _behind(t, behind, rule.max_staleness)) for t in visible
-    ]
+    judged, signals = _heard(conn, tenant, wanted, visible, judge)
     fresh = [j for j in judged if j.behind <= rule.max_staleness]
     known = set() if rule.replay else learned_from(conn, tenant, anchor)
     new = [j for j in fresh if not known.intersection(j.trajectory.exchange_ids)]
@@ -205,6 +205,7 @@ def build_dataset(conn: sa.Connection, tenant: str, wanted: Wanted) -> Dataset:
         "held_out": len(select) + len(silent[-SILENT_ROWS:]),
         "reasons": dict(sorted(Counter(f"{line.state.value}: {line.reason}" for line in lines).items())),
         "success_model": value_report,
+        "signals": signals,
         **read,
         "influence": votes[Split.TRAIN].report,
     }
@@ -224,6 +225,20 @@ def reward_rule(
     rule = RewardRule(wanted.rule.noise_rate, calibrator, raters=raters)
     rule, readers = better_read(conn, tenant, wanted.agent, wanted.as_of, rule)
     return rule, {"text_calibrator": texts, "readers": readers, "raters": believed}
+
+
+def _heard(
+    conn: sa.Connection, tenant: str, wanted: Wanted, visible: Sequence[Trajectory], judge: RewardRule
+) -> tuple[list[_Judged], Json | None]:
+    """What was said of each, else what its signals say where these may stand for it; and how these were weighed."""
+    rule = wanted.rule
+    behind = releases_behind(conn, tenant, wanted.agent)
+    unspoken = read_unspoken(conn, tenant, wanted.agent, wanted.as_of, judge) if rule.signals else Unspoken()
+    judged = [
+        _Judged(t, unspoken.reward(t, combine(t.feedback, judge, t.principal)), _behind(t, behind, rule.max_staleness))
+        for t in visible
+    ]
+    return judged, unspoken.report or None
 
 
 def row_of(sample: Sample, use: str) -> Json:

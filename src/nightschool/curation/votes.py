@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from nightschool.errors import RefusedError, TooLittleDataError
 from nightschool.feedback.record import current_view
+from nightschool.feedback.values import IMPLICIT
 from nightschool.types import FeedbackKind, Json, Trajectory
 from nightschool.valuation.outcome import Said, fit_outcome_model
 from nightschool.valuation.raters import Raters, Vote, fit_raters
@@ -20,7 +21,7 @@ def believe(trajectories: Sequence[Trajectory]) -> tuple[Raters | None, Json]:
         (t, item.author or t.principal, bool(item.value))
         for t in {t.vote: t for t in trajectories}.values()
         for item in current_view(t.feedback)
-        if item.kind == FeedbackKind.THUMB
+        if item.kind == FeedbackKind.THUMB and item.source != IMPLICIT
     ]
     said = [Said(t.request, _sampled(t)) for t, _, _ in thumbs]
     names = [rater for _, rater, _ in thumbs]

@@ -13,6 +13,7 @@ from nightschool.dashboard.parts import other_parts
 from nightschool.dashboard.queries.ledger import today
 from nightschool.dashboard.queries.outcomes import outcome_of, thumb_scores
 from nightschool.dashboard.queries.scope import Names, Scope, names
+from nightschool.dashboard.queries.signals import marks_on, session_signals, told_of
 from nightschool.dashboard.trace import Leaf, MessageRow, Node, Tree
 from nightschool.feedback.inbox import ORIGIN
 from nightschool.feedback.record import current_view, feedback_value
@@ -66,6 +67,13 @@ def session(conn: sa.Connection, scope: Scope, session_id: str) -> Json | None:
     data["tree_left_out"] = max(0, len(lines) - TREE_LINES)
     data["branches"] = _branches(tree, calls)
     data["num_messages"] = len(tree.nodes)
+    data["signals"] = []
+    if scope.text("view") != "raw":
+        data["signals"] = session_signals(conn, scope.tenant, row, told_of(session_id, calls, replies, said), scope.now)
+    path = tree.branch(data["branch"]) if data["branch"] else []
+    on_branch = {exchange_id for node in path for exchange_id in node.exchanges()}
+    for message in data["messages"]:
+        message["signals"] = marks_on(data["signals"], message, on_branch)
     data["related"] = _related(conn, scope.tenant, row)
     data["session_feedback"] = [item for item in said if item["exchange_id"] is None]
     chosen = calls.get(data["exchange"] or "")

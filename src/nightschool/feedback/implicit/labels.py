@@ -76,10 +76,10 @@ def rows_of(sessions: Iterable[Seen], rule: RewardRule) -> Rows:
 
 def label_of(seen: Seen, rule: RewardRule) -> float | None:
     """Success as it was said on purpose: of the session, else of the turns of its main branch, where these agree."""
-    whole = combine([item for item in seen.feedback if item.exchange_id is None], rule)
+    whole = combine([item for item in seen.feedback if item.exchange_id is None], rule, seen.principal)
     if whole.value is not None:
         return whole.value
-    return combine([item for item in seen.feedback if item.exchange_id in seen.main], rule).value
+    return combine([item for item in seen.feedback if item.exchange_id in seen.main], rule, seen.principal).value
 
 
 def _column(name: str, read: Sequence[Mapping[str, Found | None]]) -> list[float]:

@@ -30,14 +30,19 @@ class Visit(NamedTuple):
     next_at: float | None
 
 
-class Parts(NamedTuple):
-    """What is known of several sessions, by session but for the branches, which go by their last message."""
+class Told(NamedTuple):
+    """What sessions are made of, by session; `timeless` are those whose times are an import's."""
 
-    calls: Mapping[str, list[Call]]
-    timeless: frozenset[str]
-    tails: Mapping[str, list[str]]
-    feedback: Mapping[str, list[Feedback]]
+    calls: Mapping[str, Sequence[Call]]
+    feedback: Mapping[str, Sequence[Feedback]]
+    timeless: frozenset[str] = frozenset()
+
+
+class Texts(NamedTuple):
+    """Messages up to each last one, and the last messages of logs, by session."""
+
     branches: Mapping[str, tuple[Json, ...]]
+    tails: Mapping[str, list[str]]
 
 
 def each_seen(
@@ -62,31 +67,33 @@ def each_seen(
         later[row.principal] = row.first_at
     visits.reverse()
     for start in range(0, len(visits), IN_PART):
-        yield from _seen(conn, tenant, visits[start : start + IN_PART], as_of)
+        part = visits[start : start + IN_PART]
+        yield from see(conn, tenant, part, _told(conn, tenant, [visit.id for visit in part], as_of), as_of)
 
 
-def _seen(conn: sa.Connection, tenant: str, visits: Sequence[Visit], as_of: float) -> Iterator[Seen]:
-    parts = _parts(conn, tenant, [visit.id for visit in visits], as_of)
+def see(conn: sa.Connection, tenant: str, visits: Sequence[Visit], told: Told, as_of: float) -> Iterator[Seen]:
+    """Sessions with their messages. Two queries."""
+    mains = {visit.id: main_branch(told.calls.get(visit.id, ())) for visit in visits}
+    texts = _texts(conn, tenant, mains)
     for visit in visits:
-        calls = parts.calls.get(visit.id, [])
-        main = main_branch(calls)
-        messages, spots = _told(main, parts, parts.tails.get(visit.id, []))
+        main = mains[visit.id]
+        messages, spots = _spoken(main, texts.branches, texts.tails.get(visit.id, []))
         yield Seen(
             id=visit.id,
             principal=visit.principal,
             messages=messages,
             spots=spots,
-            calls=tuple(calls),
+            calls=tuple(told.calls.get(visit.id, ())),
             main=frozenset(call.id for call in main),
-            feedback=tuple(parts.feedback.get(visit.id, ())),
+            feedback=tuple(told.feedback.get(visit.id, ())),
             next_at=visit.next_at,
-            timed=visit.id not in parts.timeless,
+            timed=visit.id not in told.timeless,
             as_of=as_of,
         )
 
 
-def _parts(conn: sa.Connection, tenant: str, session_ids: Sequence[str], as_of: float) -> Parts:
-    x, i = exchanges.c, import_items.c
+def _told(conn: sa.Connection, tenant: str, session_ids: Sequence[str], as_of: float) -> Told:
+    x = exchanges.c
     columns = (
         x.id, x.session_id, x.started_at, x.duration_ms, x.status, x.branch, x.parent_exchange_id, x.prompt_message,
         x.retry_of, x.flags, choices.c.message_hash, choices.c.finish_reason,
@@ -99,16 +106,21 @@ def _parts(conn: sa.Connection, tenant: str, session_ids: Sequence[str], as_of: 
         calls[row.session_id].append(_call(row))
         if TIMELESS in (row.flags or ()):
             timeless.add(row.session_id)
-    tails: dict[str, list[str]] = defaultdict(list)
-    left = sa.select(i.session_id, i.leaf).where(i.tenant == tenant, i.session_id.in_(session_ids), i.leaf.is_not(None))
-    for session_id, leaf in conn.execute(left):
-        tails[session_id].append(leaf)
     feedback: dict[str, list[Feedback]] = defaultdict(list)
     for item in load_feedback(conn, tenant, session_ids, as_of):
         feedback[str(item.session_id)].append(item)
-    ends = [end for found in calls.values() for last in _last_of_chains(main_branch(found)) if (end := _end(last))]
+    return Told(calls, feedback, frozenset(timeless))
+
+
+def _texts(conn: sa.Connection, tenant: str, mains: Mapping[str, Sequence[Call]]) -> Texts:
+    i = import_items.c
+    left = sa.select(i.session_id, i.leaf).where(i.tenant == tenant, i.session_id.in_(mains), i.leaf.is_not(None))
+    tails: dict[str, list[str]] = defaultdict(list)
+    for session_id, leaf in conn.execute(left):
+        tails[session_id].append(leaf)
+    ends = [end for main in mains.values() for chain in _chains(main) if (end := _end(chain[-1]))]
     leaves = [leaf for found in tails.values() for leaf in found]
-    return Parts(calls, frozenset(timeless), tails, feedback, load_branches(conn, tenant, [*ends, *leaves]))
+    return Texts(load_branches(conn, tenant, [*ends, *leaves]), tails)
 
 
 def _call(row: Any) -> Call:
@@ -137,26 +149,24 @@ def _chains(main: Sequence[Call]) -> list[list[Call]]:
     return chains
 
 
-def _last_of_chains(main: Sequence[Call]) -> list[Call]:
-    return [chain[-1] for chain in _chains(main)]
-
-
 def _end(call: Call) -> str | None:
     return call.reply_hash or call.leaf_hash
 
 
-def _told(main: Sequence[Call], parts: Parts, tails: Sequence[str]) -> tuple[tuple[Json, ...], tuple[Spot, ...]]:
+def _spoken(
+    main: Sequence[Call], branches: Mapping[str, tuple[Json, ...]], tails: Sequence[str]
+) -> tuple[tuple[Json, ...], tuple[Spot, ...]]:
     """The messages of the main branch, each once: a branch begun anew repeats what was said before, and brings what
     stands after the last reply in its first prompt."""
     messages: list[Json] = []
     spots: list[Spot] = []
     for number, chain in enumerate(_chains(main)):
         end = _end(chain[-1])
-        path = parts.branches[end] if end else ()
+        path = branches[end] if end else ()
         replied, answered = len(path), [call.id for call in chain if call.reply_hash]
         start = _begins(path, len(answered)) if number else 0
         for leaf in tails:
-            tail = parts.branches[leaf]
+            tail = branches[leaf]
             path = tail if len(tail) > len(path) and tail[: len(path)] == path else path
         owners = _owners(path, replied, answered, chain[-1].id)
         messages += path[start:]
