@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny import write_tiny_tokenizer
 from traffic import audited, fix_splits, record_session, say
 
 from nightschool.curation.audit import make_audit, newest_audit, require_audit
@@ -25,13 +24,6 @@ def store(place: Path | str) -> Iterator[Store]:
     with Store.open(place) as opened:
         fix_splits(opened)
         yield opened
-
-
-@pytest.fixture(scope="module")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tiny_tokenizer(folder)
-    return Renderer.from_folder(folder)
 
 
 def trusted(store: Store, session: str, success: bool) -> None:

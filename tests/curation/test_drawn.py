@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import write_tiny_tokenizer
 from traffic import fix_splits, record_turn, say
 
 from nightschool.curation.dataset import Dataset, Wanted
@@ -28,13 +27,6 @@ from nightschool.types import FeedbackKind
 ASKED = {"role": "user", "content": "order 7"}
 TEXT = {"prompt": [ASKED], "completion": [{"role": "assistant", "content": "the tool"}]}
 OWN = {"prompt_ids": [20, 21], "completion_ids": [100, 101, 2], "logprobs": [-0.5, -0.25, -1]}
-
-
-@pytest.fixture(scope="module")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tiny_tokenizer(folder)
-    return Renderer.from_folder(folder)
 
 
 def read(folder: Path, renderer: Renderer, name: str, *rows: dict[str, Any]) -> Dataset:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny import write_tiny_tokenizer
-from traffic import fix_splits, record_turn, release, say
+from traffic import record_turn, release, say
 
 from nightschool.curation.dataset import Dataset, Wanted
 from nightschool.curation.gathering import from_file, gather
@@ -21,20 +19,6 @@ from nightschool.types import FeedbackKind, LedgerState
 
 ASKED = [{"role": "user", "content": "order 7"}]
 OTHER = "b" * 64
-
-
-@pytest.fixture(scope="module")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tiny_tokenizer(folder)
-    return Renderer.from_folder(folder)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        fix_splits(opened)
-        yield opened
 
 
 def judged(store: Store, version: str, prompt: tuple[int, ...], count: int) -> None:

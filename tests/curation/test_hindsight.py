@@ -1,11 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-from tiny import write_tiny_tokenizer
-from traffic import fix_splits, record_turn, say
+from traffic import record_turn, say
 
 from nightschool.curation.hindsight import (
     CORRECTIONS,
@@ -25,20 +20,6 @@ from nightschool.types import FeedbackKind, Json
 
 ASKED: list[Json] = [{"role": "system", "content": "Help."}, {"role": "user", "content": "Where is order 7?"}]
 REPLY = "No idea."
-
-
-@pytest.fixture(scope="module")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tiny_tokenizer(folder)
-    return Renderer.from_folder(folder)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        fix_splits(opened)
-        yield opened
 
 
 def recorded(store: Store, renderer: Renderer, session: str, prompt: tuple[int, ...] | None = None) -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tiny import write_tiny_tokenizer
-from traffic import busy_day, fix_splits, record_session, record_turn, say
+from traffic import busy_day, record_session, record_turn, say
 
 from nightschool.curation.dataset import CurationRule, Dataset, Wanted, build_dataset
 from nightschool.curation.gathering import gather
@@ -217,20 +214,6 @@ def test_no_customer_of_the_demo_reaches_a_limit() -> None:
         votes.append(limits.claim((str(number),), customer.name, [item], customer.words, call.encode()))
     assert len(votes) > 120
     assert not limits.hold(votes).held
-
-
-@pytest.fixture(scope="module")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tiny_tokenizer(folder)
-    return Renderer.from_folder(folder)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        fix_splits(opened)
-        yield opened
 
 
 def built(store: Store, limits: InfluenceRule | None = None) -> Dataset:

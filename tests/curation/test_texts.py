@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import write_tiny_tokenizer
-from traffic import fix_splits, record_turn, say
+from traffic import record_turn, say
 
 from nightschool.curation.dataset import TRAINED, TRAINED_TEXT, Dataset, Wanted
 from nightschool.curation.gathering import gather
@@ -22,20 +19,6 @@ from nightschool.types import FeedbackKind, LedgerState, Sample, Sampler
 
 ASKED = [{"role": "user", "content": "order 7"}]
 USER = "user-0-1"  # of the train split
-
-
-@pytest.fixture(scope="module")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tiny_tokenizer(folder)
-    return Renderer.from_folder(folder)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store.sqlite") as opened:
-        fix_splits(opened)
-        yield opened
 
 
 def turn(store: Store, reply: str, ids: tuple[int, ...] | None = None, **more: Any) -> str:

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny import write_tiny_tokenizer
 
 from nightschool.curation.written import read_written
 from nightschool.errors import InputError, MissingError, TooLittleDataError
@@ -21,13 +20,6 @@ CONVERSATION = [
     {"role": "assistant", "content": "On May 12."},
     {"role": "user", "content": "thanks"},
 ]
-
-
-@pytest.fixture(scope="module")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tiny_tokenizer(folder)
-    return Renderer.from_folder(folder)
 
 
 def read_demonstrations(path: Path, renderer: Renderer) -> list[Sample]:

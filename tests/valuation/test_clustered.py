@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from nightschool.valuation.clustered import mean_over, rouge_l, separate
+from nightschool.valuation.clustered import mean_over, separate
+from nightschool.valuation.likeness import rouge_l
 
 
 def test_an_area_by_hand() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
 from nightschool.errors import RefusedError, TooLittleDataError
-from nightschool.valuation.rates import Judged, agreement, corrected_rate, mean_with_guesses, unflipped
+from nightschool.valuation.rates import Judged, agreement, corrected_rate, unflipped
 
 
 def near(value: float) -> object:
@@ -58,19 +56,6 @@ def test_its_interval_covers_the_truth_as_often_as_it_says() -> None:
         covered += found.low <= truth <= found.high
     # 95 % of 400, give or take three standard errors of 4.4
     assert abs(covered - 380) < 14
-
-
-def test_the_golden_mean_with_guesses() -> None:
-    # 0.65 + ((1 - 0.8) + (0 - 0.4)) / 2 = 0.55; variances 0.07 over 4 and 0.18 over 2
-    found = mean_with_guesses([0.9, 0.8, 0.3, 0.6], [0.8, 0.4], [1, 0])
-    assert found.value == near(0.55)
-    assert found.error == pytest.approx(math.sqrt(0.07 / 4 + 0.18 / 2))
-    with pytest.raises(TooLittleDataError):
-        mean_with_guesses([0.9, 0.8], [0.8], [1])
-
-
-def test_a_biased_guess_is_put_right() -> None:
-    assert mean_with_guesses([0.9] * 50, [0.9, 0.9, 0.9, 0.9], [1, 0, 1, 0]).value == pytest.approx(0.5)
 
 
 def test_agreement_beyond_chance() -> None:

@@ -111,7 +111,7 @@ def help_text() -> str:
     for stage in STAGES:
         for number, command in enumerate(command for command in COMMANDS if command.stage == stage):
             head = stage if number == 0 else ""
-            lines.append(f"{head:<8}{command.name:<9} {command.summary:<{width}}  {command.example}")
+            lines.append(f"{head:<7}{command.name:<10} {command.summary:<{width}}  {command.example}")
     lines += [
         "",
         "Every command takes",

@@ -13,13 +13,11 @@ Implements: Dudik et al., arXiv:1103.4601 (the baseline form, without a model of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy import special
 
 from nightschool.valuation.rates import Mean, mean_of_clusters
 
@@ -130,22 +128,3 @@ def sign_of_gain(rows: Logged, cap: float | None = None) -> Mean:
 def least_gain(rows: Logged, cap: float | None = None) -> Mean:
     """mean((min(w, cap) - 1) r): in expectation never above the gain, as what is capped or unseen counts reward 0."""
     return mean_of_clusters((np.minimum(rows.weights, cap or rows.cap) - 1) * rows.rewards, rows.clusters)
-
-
-def with_labels(guesses: np.ndarray, labels: np.ndarray, known: np.ndarray, chance: float) -> np.ndarray:
-    """Rewards of all rows where a share `chance` in (0, 1] of them is labelled: f + (L / e)(r - f), (N,).
-
-    Edge: a single one may lie outside [0, 1]; their mean is that of the labels. Labels that are not `known` may be
-    anything finite.
-    """
-    return guesses + np.where(known, (labels - guesses) / chance, 0.0)
-
-
-def needed_rows(difference: float, kl: float, variance: float = 0.2) -> int:
-    """Rows with which a true `difference` is seen 8 times in 10, one-sided 5 %.
-
-    6.18 (e^{2 KL} - 1) variance / difference^2; `variance` is that of the surprises.
-    Edge: drift that varies between prompts takes up to three times as many.
-    """
-    spread = float(special.ndtri(0.95) + special.ndtri(0.8)) ** 2
-    return math.ceil(spread * math.expm1(2 * kl) * variance / difference**2)

@@ -1,14 +1,16 @@
-"""Types of columns: what is short to read in Python and short on disk."""
+"""What all tables are made of: their metadata, and types of columns that are short in Python and on disk."""
 
 from __future__ import annotations
 
 import zlib
 from typing import Any
 
-from sqlalchemy import LargeBinary
+from sqlalchemy import LargeBinary, MetaData
 from sqlalchemy.types import TypeDecorator
 
 from nightschool.store.phrases import MESSAGES
+
+metadata = MetaData()
 
 WORTH_PACKING = 128
 SMALL_BYTES = 4096

@@ -1,9 +1,9 @@
-"""The table of what readers made of feedback, beside those of `schema.py`, which takes the metadata from here."""
+"""The table of what readers made of feedback, beside those of `schema.py`."""
 
-from sqlalchemy import Column, Float, Index, Integer, MetaData, PrimaryKeyConstraint, String, Table, Text
+from sqlalchemy import Column, Float, Index, Integer, PrimaryKeyConstraint, String, Table, Text
 from sqlalchemy.types import JSON
 
-metadata = MetaData()
+from nightschool.store.columns import metadata
 
 # Append-only: what each reader, and each version of one, made of a text or a correction. `score` is in log-odds before
 # any calibration, null where nothing could be read; `votes` are a judge's, as they came; `made` says how it was asked.

@@ -21,8 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import JSON
 
-from nightschool.store.columns import Digest, Packed
-from nightschool.store.readings import metadata
+from nightschool.store.columns import Digest, Packed, metadata
 
 # In words, not bound: only so do the databases see that a query may use the index on it.
 NOT_OK = text("status <> 'ok'")

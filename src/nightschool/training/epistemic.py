@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from nightschool.types import Json
-from nightschool.valuation.clustered import rouge_l
+from nightschool.valuation.likeness import rouge_l
 
 MARKERS = ("wait", "hmm", "perhaps", "maybe", "actually", "alternatively", "seems", "might", "likely", "check")
 

@@ -23,7 +23,7 @@ from nightschool.objectives.teacher import (
 from nightschool.training.backend import Backend
 from nightschool.training.loop import Course, as_seen, sampled_tokens
 from nightschool.types import LedgerState, Sample
-from nightschool.valuation.clustered import rouge_l
+from nightschool.valuation.likeness import rouge_l
 
 KEPT = "audit.json"
 

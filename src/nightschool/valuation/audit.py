@@ -90,7 +90,7 @@ def audit(rows: Sequence[Rewarded], first_chosen: Sequence[tuple[str, bool]] = (
 def noise(rows: Sequence[Rewarded]) -> Check:
     """How the reward agrees with what somebody trusted said: sensitivity, specificity, kappa.
 
-    Broken where sensitivity + specificity - 1 is surely below 0.2: then ten rewards tell less than one outcome.
+    Broken where sensitivity + specificity - 1 is surely below 0.2.
     """
     known = [(row.reward > 0.5, row.trusted > 0.5) for row in rows if row.trusted is not None]
     good = [said for said, truth in known if truth]

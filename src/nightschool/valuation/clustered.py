@@ -1,4 +1,4 @@
-"""How far a score tells two classes apart whose rows come in clusters, and how alike two texts are."""
+"""How far a score tells two classes apart whose rows come in clusters."""
 
 from __future__ import annotations
 
@@ -63,23 +63,6 @@ def mean_over(values: Sequence[float], clusters: Sequence[str], level: float) ->
     sums = np.bincount(names, found - found.mean())
     half = _critical(len(sums) - 1, level) * math.sqrt(_spread(sums)) / len(found)
     return _around(float(found.mean()), half)
-
-
-def rouge_l(one: Sequence[object], other: Sequence[object]) -> float:
-    """The F-measure of the longest common subsequence, from 0 to 1; 0 where either is empty.
-
-    Implements: Lin, ROUGE (2004), with equal weights.
-    """
-    if not one or not other:
-        return 0.0
-    row = [0] * (len(other) + 1)
-    for left in one:
-        before = 0
-        for place, right in enumerate(other, start=1):
-            above = row[place]
-            row[place] = before + 1 if left == right else max(above, row[place - 1])
-            before = above
-    return 2 * row[-1] / (len(one) + len(other))
 
 
 def _area(values: np.ndarray, good: np.ndarray, names: np.ndarray, critical: float) -> Interval:

@@ -97,20 +97,6 @@ def corrected_rate(share: float, count: int, judge: Judged) -> Mean:
     return Mean(value, math.sqrt(spread) / (q0 + q1 - 1))
 
 
-def mean_with_guesses(guesses: Sequence[float], guessed: Sequence[float], labels: Sequence[float]) -> Mean:
-    """The mean of many guesses, put right by the rows that are labelled as well: mean(f) + mean(y - f).
-
-    Implements: Angelopoulos et al., Science 382 (2023), 669-674 (prediction-powered mean).
-    Shapes: `guesses` (N,) of unlabelled rows; `guessed`, `labels` (M,) of the labelled ones.
-    Raises: TooLittleDataError, below two of either.
-    """
-    f, off = np.asarray(guesses, dtype=float), np.asarray(labels, dtype=float) - np.asarray(guessed, dtype=float)
-    if min(len(f), len(off)) < 2:
-        raise TooLittleDataError("There is no mean.", f"{len(off)} labelled rows, {len(f)} others.", "Label more.")
-    error = math.sqrt(f.var(ddof=1) / len(f) + off.var(ddof=1) / len(off))
-    return Mean(float(f.mean() + off.mean()), error)
-
-
 def agreement(first: Sequence[bool], second: Sequence[bool]) -> float | None:
     """Cohen's kappa of two who labelled the same rows; `None` where chance alone would make them agree always."""
     a, b = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
